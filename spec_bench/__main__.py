@@ -15,11 +15,13 @@ _READERS = ("report", "table", "figure", "check", "page", "compare")
 
 def main() -> None:
     """The console script ``spec-bench``."""
-    given = sys.argv[1:] or ["--help"]
-    next_step = "what was written is whole" if given[0] in _READERS else "the same command resumes"
-    line = "interrupted" if "plan=true" in given else f"interrupted; {next_step}"
+    arguments = sys.argv[1:] or ["--help"]
+    next_step = (
+        "what was written is whole" if arguments[0] in _READERS else "the same command resumes"
+    )
+    line = "interrupted" if "plan=true" in arguments else f"interrupted; {next_step}"
     with signals.exits_in_one_line(line):
-        command, rest = choose_command(given)
+        command, rest = choose_command_or_exit(arguments)
         try:
             function, options = load_command(command, rest)
             with signals.signals_as_interrupts():
@@ -28,7 +30,7 @@ def main() -> None:
             sys.exit(_print_refusal(command, error))
 
 
-def choose_command(given: Sequence[str]) -> tuple[str, Sequence[str]]:
+def choose_command_or_exit(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Returns the command that is meant and its arguments. Raises SystemExit: help was asked for,
     which is printed, or there is no such command.
     """
@@ -39,8 +41,8 @@ def choose_command(given: Sequence[str]) -> tuple[str, Sequence[str]]:
         split_command,
     )
 
-    wants_help = given[0] in ("help", "--help", "-h")
-    words = given[wants_help:] or ["--help"]
+    wants_help = arguments[0] in ("help", "--help", "-h")
+    words = arguments[wants_help:] or ["--help"]
     command, rest = split_command(["version"] if words[0] in ("--version", "-V") else words)
     if words == ["--help"]:
         print(format_command_list(), end="")

@@ -51,7 +51,7 @@ from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
 from spec_bench.metrics.interval import choose_decoder
 from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.recommend.race import CandidateElimination
-from spec_bench.recommend.recommend import recommend
+from spec_bench.recommend.recommend import search_fastest_decoder
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import get_conf_dir
 from spec_bench.system import files
@@ -160,17 +160,19 @@ def race(drawn: Drawn, times: float = 1, judge: bool = False) -> Found:
     count = len(drawn.speeds)
     answers = round(times * (3 * (count + 1) + 4 * SEARCHED))
     running = CandidateElimination([*range(count)], BEST, answers, round(times * SEARCHED))
-    while prompts := running.next_round_prompts():
-        drawn.decode(running.open, slice(running.used, running.used + prompts))
-        seen = slice(running.used + prompts)
-        rates = drawn.tokens[seen] / drawn.seconds[running.open, seen]
-        values = drawn.tokens[seen].sum() / drawn.seconds[running.open, seen].sum(axis=1)
-        by_prompt = pd.DataFrame(rates, index=running.open)
-        running.end_round(prompts, pd.Series(values, index=running.open), by_prompt)
-    cells = running.open[:BEST]
+    while prompts := running.count_next_round_prompts():
+        drawn.decode(running.remaining, slice(running.used_prompts, running.used_prompts + prompts))
+        seen = slice(running.used_prompts + prompts)
+        rates = drawn.tokens[seen] / drawn.seconds[running.remaining, seen]
+        values = drawn.tokens[seen].sum() / drawn.seconds[running.remaining, seen].sum(axis=1)
+        by_prompt = pd.DataFrame(rates, index=running.remaining)
+        running.drop_candidates_after_round(
+            prompts, pd.Series(values, index=running.remaining), by_prompt
+        )
+    cells = running.remaining[:BEST]
     last = slice(MOST - round(times * FRESH), MOST)
     drawn.decode(cells, last)
-    every = np.r_[: running.used, last]
+    every = np.r_[: running.used_prompts, last]
     fastest = min(cells, key=lambda cell: float(drawn.seconds[cell, every].sum()))
     return drawn.end(fastest, cells, last, judge)
 
@@ -414,7 +416,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
 
 def _search(own: JobSettings, task: str, tally: Tally) -> str:
     with tally.of(f"{task} recommended"):
-        return ":".join(recommend(own).cell)
+        return ":".join(search_fastest_decoder(own).cell)
 
 
 def _named(row: CellResult) -> str:

@@ -29,10 +29,10 @@ from spec_bench.jobs.job.job import read_server_version
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.serve.command import PLAIN, ServerGroup, read_serving_engine
 from spec_bench.server.endpoint import ServerClient
-from spec_bench.system.files import find_package_folder, write_text
+from spec_bench.system.files import get_data_folder, write_text
 
 PATIENCE_S = 1200.0
-TARGET = str(find_package_folder("embedded") / "models" / "target")
+TARGET = str(get_data_folder("embedded") / "models" / "target")
 
 
 def main() -> int:

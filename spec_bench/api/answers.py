@@ -113,23 +113,23 @@ class StreamedText:
         self._tokenizer = tokenizer
         self._ends = ends
         self._tokens: list[int] = []
-        self._written = ""
+        self._returned_text = ""
 
-    def decode_until_stop(self, tokens: Sequence[int]) -> str:
+    def decode_until_stop_text(self, tokens: Sequence[int]) -> str:
         """Decodes tokens into text up to the first stop string."""
         return cut_at_stop(decode_without_end_token(self._tokenizer, tokens), self._ends.stop_texts)
 
     def add_tokens(self, tokens: Sequence[int], is_last: bool) -> str:
         """Adds a step's tokens and returns the new text; the last step holds nothing back."""
         self._tokens += tokens
-        text = self.decode_until_stop(self._tokens)
+        text = self.decode_until_stop_text(self._tokens)
         if not is_last:
             text = text.rstrip(_PARTIAL_LETTER)
             stop_starts = [stop[:n] for stop in self._ends.stop_texts for n in range(len(stop))]
             lengths = [len(start) for start in stop_starts if text.endswith(start)]
             text = text[: len(text) - max(lengths, default=0)]
-        added_text = text[len(self._written) :]
-        self._written += added_text
+        added_text = text[len(self._returned_text) :]
+        self._returned_text += added_text
         return added_text
 
 
@@ -152,14 +152,14 @@ class Stream(Iterator[Step]):
         self._decoder = decoder
         self._request = request
         self._seed = seed
-        self._writing = answer_text
+        self._answer_text = answer_text
         self._generation: Generation | None = None
-        self._given: list[Step] = []
+        self._yielded_steps: list[Step] = []
         self._steps = self._iter_steps()
 
     def __next__(self) -> Step:
         step = next(self._steps)
-        self._given.append(step)
+        self._yielded_steps.append(step)
         return step
 
     @property
@@ -169,13 +169,13 @@ class Stream(Iterator[Step]):
 
     @property
     def answer(self) -> Answer:
-        """The whole answer."""
+        """The whole answer; decodes the remaining steps first."""
         for _ in self:
             pass
         generation = self._generation
         assert generation is not None
-        text = self._writing.decode_until_stop(generation.tokens)
-        steps = tuple(self._given)
+        text = self._answer_text.decode_until_stop_text(generation.tokens)
+        steps = tuple(self._yielded_steps)
         return Answer(text, generation.tokens, steps, self._decoder.lossless, generation)
 
     def _iter_steps(self) -> Iterator[Step]:
@@ -207,7 +207,7 @@ class Stream(Iterator[Step]):
                 tokens = row.answer[delivered_count : delivered_count + record.delivered]
                 delivered_count += record.delivered
                 is_last = row.finish is not None and number == len(row.steps)
-                text = self._writing.add_tokens(tokens, is_last)
+                text = self._answer_text.add_tokens(tokens, is_last)
                 if is_last:
                     generation = row.generation(prefill_s, decode_s, draft_s, target_s)
                     self._generation = replace(generation, latency_s=prefill_s + decode_s)

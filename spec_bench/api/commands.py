@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.api.jobs import prepare_overrides
+from spec_bench.api.jobs import build_overrides_and_save_prompts
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.audit import AUDITED, USUAL
 from spec_bench.system.errors import UsageError
@@ -78,11 +78,11 @@ def recommend(
     from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.recommend.recommend import format_command
-    from spec_bench.recommend.recommend import recommend as search_decoders
+    from spec_bench.recommend.recommend import search_fastest_decoder as search_decoders
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 15, **settings}
-    words = prepare_overrides(overrides, settings, texts, pair, references)
+    words = build_overrides_and_save_prompts(overrides, settings, texts, pair, references)
     result = search_decoders(
         build_unpinned_settings(compose_config(["experiment=recommend", *words]))
     )

@@ -87,9 +87,11 @@ def run(
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.sinks.rows import result_to_row
 
-    _check_columns_argument(columns)
+    _require_valid_columns(columns)
     results = run_config(
-        compose_config(prepare_overrides(overrides, settings, texts, pair, references))
+        compose_config(
+            build_overrides_and_save_prompts(overrides, settings, texts, pair, references)
+        )
     )
     return select_columns(pd.DataFrame([result_to_row(result) for result in results]), columns)
 
@@ -114,7 +116,7 @@ def sweep(
     from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
 
-    _check_columns_argument(columns)
+    _require_valid_columns(columns)
     for key, values in over.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise UsageError(f"over[{key!r}] must be a list of values, got {values!r}")
@@ -122,7 +124,7 @@ def sweep(
     if not choices:
         raise UsageError(f"over needs a value for each setting, got {over!r}")
     jobs = [
-        prepare_overrides(overrides, settings | choice, texts, pair, references)
+        build_overrides_and_save_prompts(overrides, settings | choice, texts, pair, references)
         for choice in choices
     ]
     for words in jobs:
@@ -131,7 +133,7 @@ def sweep(
     return select_columns(pd.concat(tables, ignore_index=True), columns)
 
 
-def prepare_overrides(
+def build_overrides_and_save_prompts(
     overrides: Sequence[str],
     settings: Mapping[str, Any],
     texts: Iterable[Any] | None = None,
@@ -265,7 +267,7 @@ def _write_prompts_file(prompts: Sequence[Prompt], golds: Sequence[Any], results
     return path
 
 
-def _check_columns_argument(columns: Columns) -> None:
+def _require_valid_columns(columns: Columns) -> None:
     if columns in ("main", "all"):
         return
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):

@@ -85,7 +85,7 @@ def load_pair(
 
     is_list = isinstance(draft, list | tuple)
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if is_list else [draft]
-    _check_names_or_models(target, drafts, tokenizer)
+    _require_names_or_models(target, drafts, tokenizer)
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     engine_settings = read_settings(EngineSettings, engine, "engine")
     draft_names = [str(model) if isinstance(model, Path) else model for model in drafts]
@@ -108,7 +108,7 @@ def load_pair(
     return pair
 
 
-def _check_names_or_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
+def _require_names_or_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
     """Refuses what is neither a name nor a loaded model or tokenizer."""
     from spec_bench.engine.loading import is_transformers_model, is_transformers_tokenizer
 
@@ -244,9 +244,9 @@ class LoadedPair:
     models: Sequence[LanguageModel]  # the target, then the drafts
     # a job's overrides for the same models; empty if they have no names
     overrides: tuple[str, ...] = ()
-    _pool: CachePool | None = field(default=None, repr=False)
+    _cache_pool: CachePool | None = field(default=None, repr=False)
     # Decoders that a GPU has recorded, each with its last answer, which may still use it.
-    _recorded: dict[str, tuple[AnyDecoder, ReferenceType[Stream]]] = field(
+    _recorded_decoders: dict[str, tuple[AnyDecoder, ReferenceType[Stream]]] = field(
         default_factory=dict, repr=False
     )
 
@@ -300,10 +300,11 @@ class LoadedPair:
             top_p=top_p,
             max_new_tokens=max_new_tokens,
         )
-        built_decoder, key = self._get_or_build_decoder(decoder, sampling, self._pool)
+        built_decoder, key = self._get_or_build_decoder(decoder, sampling, self._cache_pool)
         requests = self._build_requests(prompts, max_new_tokens, chat, prompt_id, stop)
         answers = [
-            stream.answer for stream in self._create_streams(built_decoder, key, requests, seed)
+            stream.answer
+            for stream in self._create_streams_and_record_graphs(built_decoder, key, requests, seed)
         ]
         return answers if is_list else answers[0]
 
@@ -344,7 +345,7 @@ class LoadedPair:
         # Separate caches: other prompts may be decoded between two steps.
         built_decoder, key = self._get_or_build_decoder(decoder, sampling, None)
         requests = self._build_requests(prompts, max_new_tokens, chat, prompt_id, stop)
-        return self._create_streams(built_decoder, key, requests, seed)[0]
+        return self._create_streams_and_record_graphs(built_decoder, key, requests, seed)[0]
 
     def _get_or_build_decoder(
         self,
@@ -371,14 +372,14 @@ class LoadedPair:
         drafts = self.models[1 : cell.config.drafts + 1]
         heads = load_pair_heads(self.pair, cell.config.heads, target)
         key = f"{cell.config} {sampling} {pool is None}"
-        if key in self._recorded:
-            recorded_decoder, last_stream = self._recorded[key]
+        if key in self._recorded_decoders:
+            recorded_decoder, last_stream = self._recorded_decoders[key]
             stream = last_stream()
             if stream is None or stream.has_ended:
                 return recorded_decoder, key
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads), key
 
-    def _create_streams(
+    def _create_streams_and_record_graphs(
         self,
         decoder: AnyDecoder,
         key: str,
@@ -389,7 +390,7 @@ class LoadedPair:
         decoder.refuse_unfit_prompts(requests)
         has_recorder = getattr(self.models[0], "recorder", None) is not None
         if has_recorder and requests:
-            longer_requests = self._raise_token_limits(decoder, requests)
+            longer_requests = self._extend_requests_to_graph_length(decoder, requests)
             decoder.check_and_reserve(longer_requests)
             decoder.record_graphs(longer_requests)
         streams = [
@@ -397,10 +398,10 @@ class LoadedPair:
             for request in requests
         ]
         if has_recorder and requests:
-            self._recorded[key] = decoder, ref(streams[-1])
+            self._recorded_decoders[key] = decoder, ref(streams[-1])
         return streams
 
-    def _raise_token_limits(
+    def _extend_requests_to_graph_length(
         self, decoder: AnyDecoder, requests: Sequence[Request]
     ) -> list[Request]:
         """Raises the requests' limits to the graph's length, so that later ones fit it too."""
@@ -418,9 +419,9 @@ class LoadedPair:
     def _build_requests(
         self,
         prompts: Iterable[Prompt],
-        limit: int,
+        max_new_tokens: int,
         chat: bool,
-        name: str | None,
+        prompt_id: str | None,
         stop: Any,
     ) -> list[Request]:
         ends = StopCriteria(self.tokenizer, parse_stops(stop))
@@ -433,8 +434,8 @@ class LoadedPair:
                 messages = [message] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
                 text = render_chat(self.tokenizer, messages, remedy=_PLAINLY)
                 ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            prompt_id = name or derive_prompt_id(prompt)
-            request = Request(prompt_id, tuple(ids), limit, ends.stop_ids, ends)
+            request_id = prompt_id or derive_prompt_id(prompt)
+            request = Request(request_id, tuple(ids), max_new_tokens, ends.stop_ids, ends)
             requests.append(request)
         return requests
 
@@ -492,7 +493,7 @@ def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool
 
 def _validate_conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:
     turns = read_turns(messages, name)
-    if len(turns.answers) == len(turns.asked):
+    if len(turns.answers) == len(turns.questions):
         raise UsageError(f"{name}: the last message must be the user's, for there to be an answer")
     return messages
 

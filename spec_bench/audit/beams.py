@@ -83,8 +83,8 @@ def iter_layer_cases(seed: int = 0) -> Iterator[BeamLayerCase]:
 class LayerOutcomes(NamedTuple):
     """Every tuple of drafts with every outcome of their trials, a row each."""
 
-    chains: Tensor  # [B, T + 1, M]
-    cells: Tensor  # [B, T] the drafts
+    residual_chains: Tensor  # [B, T + 1, M]
+    drafted_cells: Tensor  # [B, T] the drafts
     widths: Tensor  # [B]
     verdict: LayerVerdict
     probability: Tensor  # [B]
@@ -110,7 +110,9 @@ def _enumerate_layer_outcomes(
     return LayerOutcomes(chains, cells, widths, verdict, probability)
 
 
-def enumerate_layer_law(case: BeamLayerCase, trials: int, threshold: float) -> tuple[Tensor, int]:
+def enumerate_layer_law_and_width(
+    case: BeamLayerCase, trials: int, threshold: float
+) -> tuple[Tensor, int]:
     """Enumerates the joint law of a layer's output beams, [M] * W, accepted ones first in drawing
     order. Returns it with W, which is at least 1.
     """
@@ -129,7 +131,7 @@ def enumerate_layer_law(case: BeamLayerCase, trials: int, threshold: float) -> t
 
 def compute_layer_error(case: BeamLayerCase, trials: int, threshold: float) -> float:
     """Computes the largest difference of the output beams' joint law from W independent draws."""
-    law, width = enumerate_layer_law(case, trials, threshold)
+    law, width = enumerate_layer_law_and_width(case, trials, threshold)
     return float((law - _compute_joint_law([case.p] * width)).abs().max())
 
 
@@ -223,7 +225,7 @@ def _compute_log_likelihood(
     return total
 
 
-def read_beams(row: BeamRow) -> Beams:
+def read_beam_tokens(row: BeamRow) -> Beams:
     """Reads the generated tokens of each beam of a row, in order."""
     return tuple(tuple(row.get_generated_tokens(beam)) for beam in range(row.width))
 
@@ -251,7 +253,7 @@ def enumerate_beam_error(
         )
 
     request = Request("audit", PROMPT, decoder.depth + 2, stop_ids)
-    outcome_law, count = enumerate_iteration_law(decoder, request, read_beams, continue_beams)
+    outcome_law, count = enumerate_iteration_law(decoder, request, read_beam_tokens, continue_beams)
     expected_law = continue_beams(((),))
     assert set(outcome_law) <= set(expected_law), "an outcome that beam sampling cannot have"
     errors = (abs(outcome_law[beams] - chance) for beams, chance in expected_law.items())
@@ -279,7 +281,7 @@ def sample_beam_p_value(
         while active:
             decoder.step(active)
             decoder.drop_finished_rows(active)
-        counts.update(read_beams(row) for row in batch_rows)
+        counts.update(read_beam_tokens(row) for row in batch_rows)
     return compute_chi_square_p_value(
         counts,
         compute_exact_beam_law(target, ((),), layers, decoder.plan.width, settings),

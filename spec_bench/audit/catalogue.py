@@ -159,7 +159,7 @@ class AuditPart(NamedTuple):
     """Checks that are run together."""
 
     name: str  # rule or decoder, as in the table
-    lines: Callable[[], Iterable[AuditLine]]
+    iter_lines: Callable[[], Iterable[AuditLine]]
 
 
 def select_parts(parts: Sequence[AuditPart], pattern: str | None) -> list[AuditPart]:
@@ -194,13 +194,13 @@ def run_parts_with_progress(parts: Sequence[AuditPart]) -> Iterator[AuditLine]:
 def iter_lines_or_failure(part: AuditPart) -> Iterator[AuditLine]:
     """Yields a part's lines; turns an error into a line that failed."""
     try:
-        yield from part.lines()
+        yield from part.iter_lines()
     except Exception as error:  # a plugged part may fail in any way
-        describe = describe_error if isinstance(error, ValueError) else describe_failure
+        describe = describe_error if isinstance(error, ValueError) else describe_error_with_location
         yield AuditLine(part.name, "failed", describe(error), False)
 
 
-def describe_failure(error: Exception) -> str:
+def describe_error_with_location(error: Exception) -> str:
     """Describes an error of a plug-in in one line, with the file and line where it was raised."""
     *_, frame = extract_tb(error.__traceback__)
     return f"{describe_error(error)} ({frame.filename}:{frame.lineno})"

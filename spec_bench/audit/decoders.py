@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spec_bench.audit.catalogue import WARM, describe_failure, iter_audit_cases
+from spec_bench.audit.catalogue import WARM, describe_error_with_location, iter_audit_cases
 from spec_bench.audit.rules import (
     TOLERANCE,
     VOCABS,
@@ -254,7 +254,7 @@ class BlockLaw(NamedTuple):
 
     enumerated: Mapping[Tokens, float]
     expected: Mapping[Tokens, float]
-    outcomes: int
+    outcome_count: int
 
 
 def enumerate_block_law(
@@ -354,7 +354,7 @@ def sample_decoder_p_value(
     )
 
 
-def refuse_inexact_rule(verifier: Verifier, tree: str) -> None:
+def refuse_inexact_plugin_rule(verifier: Verifier, tree_name: str) -> None:
     """Enumerates a rule that another package marks exact: a node rule alone, others in decoders.
     Raises UsageError with the size of the error if it is not exact.
     """
@@ -362,11 +362,13 @@ def refuse_inexact_rule(verifier: Verifier, tree: str) -> None:
     if verifier.mark == "exact" and package != "spec_bench":
         claim = f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, it"
         try:
-            error = _enumerate_verifier_error(verifier, tree)
+            error = _enumerate_verifier_error(verifier, tree_name)
         except WrongVerdictError as wrong:
             raise UsageError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
         except Exception as failure:  # a plugged rule may fail in any way
-            raise UsageError(f"{claim} ended in {describe_failure(failure)}") from failure
+            raise UsageError(
+                f"{claim} ended in {describe_error_with_location(failure)}"
+            ) from failure
         if not error <= TOLERANCE:
             deviation = f"off by {error:.2g}" if isfinite(error) else "not finite"
             raise UsageError(
@@ -376,7 +378,7 @@ def refuse_inexact_rule(verifier: Verifier, tree: str) -> None:
 
 
 @cache
-def _enumerate_verifier_error(verifier: Verifier, tree: str) -> float:
+def _enumerate_verifier_error(verifier: Verifier, tree_name: str) -> float:
     if isinstance(verifier, NodeVerifier):
         rules = (case for law in verifier.siblings for case in iter_cases_of_rule(verifier, law))
         errors = [enumerate_rule_error(case, vocabs=VOCABS[-1:]).largest for case in rules]
@@ -387,6 +389,6 @@ def _enumerate_verifier_error(verifier: Verifier, tree: str) -> float:
             ).largest
             for case in iter_audit_cases("exact")
             if type(case.config.verifier) is type(verifier) and case.is_enumerable(WARM)
-            if case.config.tree.name in ("chain", tree) and case.config.heads is None
+            if case.config.tree.name in ("chain", tree_name) and case.config.heads is None
         ]
     return float(np.max(errors or [nan]))

@@ -60,8 +60,8 @@ class ServedTokenStatistics(NamedTuple):
     log_p: np.ndarray  # log-probability of the token; -inf if impossible
     entropy: np.ndarray  # of the law, in nats
     variance: np.ndarray  # of log p(y) for y drawn from the law
-    below: np.ndarray  # mass of the tokens that precede it by falling probability
-    first: np.ndarray  # whether it is the first of its answer
+    mass_before: np.ndarray  # mass of the tokens that precede it by falling probability
+    is_first: np.ndarray  # whether it is the first of its answer
 
 
 class StatisticalTestResult(NamedTuple):
@@ -113,39 +113,44 @@ def compute_answer_statistics(
 
 
 def run_statistical_tests(
-    law: ServedTokenStatistics,
+    statistics: ServedTokenStatistics,
     seed: int = 0,
-    rate: float = FALSE_ALARM_RATE,
+    false_alarm_rate: float = FALSE_ALARM_RATE,
 ) -> list[StatisticalTestResult]:
-    """Runs the tests for which there are enough tokens; ``rate`` is the probability that a lossless
-    server fails any of them.
+    """Runs the tests for which there are enough tokens.
+
+    ``false_alarm_rate`` is the probability that a lossless server fails any of them.
     """
     from scipy import stats  # an installation may lack it
 
-    count = len(law.log_p)
-    impossible = int(np.isneginf(law.log_p).sum())
+    count = len(statistics.log_p)
+    impossible = int(np.isneginf(statistics.log_p).sum())
     if impossible:
         statistic = f"{impossible} tokens that the target gives no probability"
         return [StatisticalTestResult("within the support", count, 0.0, statistic, False)]
-    total = float((law.log_p + law.entropy).sum())
-    deviation = float(np.sqrt(law.variance.sum()))
+    total = float((statistics.log_p + statistics.entropy).sum())
+    deviation = float(np.sqrt(statistics.variance.sum()))
     # The deviation is 0 if every token was certain.
     z = total / deviation if deviation > 0 else 0.0
-    summary = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
+    mean = statistics.log_p.mean()
+    expected = -statistics.entropy.mean()
+    summary = f"mean {mean:.3f}, expected {expected:.3f} nats, z = {z:.2f}"
     chance = float(2 * stats.norm.sf(abs(z)))
     tests = {"log-probability against entropy": (count, chance, summary)}
-    uniform = law.below + np.random.default_rng(seed).random(count) * np.exp(law.log_p)
-    for name, selection in {"first tokens": law.first, "later tokens": ~law.first}.items():
+    position = np.random.default_rng(seed).random(count)  # within the token's own mass
+    uniform = statistics.mass_before + position * np.exp(statistics.log_p)
+    is_first = statistics.is_first
+    for name, selection in {"first tokens": is_first, "later tokens": ~is_first}.items():
         if (token_count := int(selection.sum())) >= _MIN_TOKENS:
             test = stats.kstest(uniform[selection].clip(0, 1), "uniform")
             summary = f"largest distance {test.statistic:.3f}"
             tests[f"uniform ranks, {name}"] = (token_count, float(test.pvalue), summary)
-    later = np.flatnonzero(~law.first)
+    later = np.flatnonzero(~is_first)
     if len(later) >= _MIN_TOKENS:
         test = stats.spearmanr(uniform[later - 1], uniform[later])
         summary = f"correlation of neighbours {test.statistic:.3f}"
         tests["independent ranks"] = (len(later), float(test.pvalue), summary)
-    return _correct_by_holm(tests, rate)
+    return _correct_by_holm(tests, false_alarm_rate)
 
 
 def _correct_by_holm(
@@ -337,9 +342,9 @@ class ServerAuditRequests:
 
     prompts: Sequence[tuple[int, ...]]  # token ids of each
     max_tokens: int  # of an answer
-    answers: int  # sampled answers per prompt, with consecutive seeds
+    answers_per_prompt: int  # sampled answers per prompt, with consecutive seeds
     sampling: SamplingSettings  # of the sampled answers
-    seed: int  # the first seed
+    first_seed: int  # the first seed
     stop_ids: tuple[int, ...]  # tokens that end an answer
 
 
@@ -347,7 +352,7 @@ def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple
     """Encodes texts as they are, and a task's prompts as a job does."""
     if isinstance(prompts, Sequence):
         return [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
-    return prompts.encode_all(prompts.read_examples(), tokenizer)
+    return prompts.encode_asked_turns(prompts.read_examples(), tokenizer)
 
 
 def audit_named_server(
@@ -361,9 +366,9 @@ def audit_named_server(
     settings = ServerAuditRequests(
         prompts=[prompt_ids for prompt_ids in ids if prompt_ids],
         max_tokens=options.max_new_tokens,
-        answers=options.answers,
+        answers_per_prompt=options.answers,
         sampling=SamplingSettings(temperature=options.temperature),
-        seed=options.seed,
+        first_seed=options.seed,
         stop_ids=find_end_token_ids(tokenizer),
     )
     key = os.environ.get(KEY, "").strip()
@@ -396,14 +401,14 @@ def audit_server(
         (
             prompt,
             server.complete(
-                prompt, settings.max_tokens, settings.sampling, seed=settings.seed + number
+                prompt, settings.max_tokens, settings.sampling, seed=settings.first_seed + number
             ).tokens,
         )
         for prompt in settings.prompts
-        for number in range(settings.answers)
+        for number in range(settings.answers_per_prompt)
     ]
     answers_law = compute_answer_statistics(target, answers, settings.sampling)
-    for test in run_statistical_tests(answers_law, settings.seed):
+    for test in run_statistical_tests(answers_law, settings.first_seed):
         yield AuditLine(
             f"server, temperature {settings.sampling.temperature:g}: {test.name}",
             f"{test.tokens} tokens, p = {test.p_value:.2g}",

@@ -224,29 +224,30 @@ def compute_output_law(
     p: Tensor,
     q: Tensor,
     children: int,
-    absent: int | None = None,
-    per_child: bool = False,
+    absent_place: int | None = None,
+    has_child_laws: bool = False,
 ) -> Tensor:
     """Computes the law [V] of the output token, summed over all draws of C children from q [4, V].
     It equals p [V] if the rule is lossless.
 
-    ``absent`` inserts an absent child at that place, with every token in turn. ``per_child`` passes
-    a q for each child instead of the first one's, as trees of distinct siblings do.
+    ``absent_place`` inserts an absent child at that place, with every token in turn.
+    ``has_child_laws`` passes a q for each child instead of the first one's, as trees of distinct
+    siblings do.
     """
     tokens, valid, probability = enumerate_children(q, children, case.law, case.sampled)
     drafts = max(children, 1) if case.law == "several_drafts" else 1
     laws = q[:drafts].expand(len(tokens), -1, -1)
-    if per_child and children:
+    if has_child_laws and children:
         laws = compute_sibling_distributions(q[0].log().expand(len(tokens), -1), tokens)
-    if absent is not None:
+    if absent_place is not None:
         vocab = len(p)
         probability = probability.repeat_interleave(vocab) / vocab
         every_token = torch.arange(vocab).repeat(len(tokens))[:, None]
-        tokens = _repeat_rows_and_insert_column(tokens, absent, every_token)
-        valid = _repeat_rows_and_insert_column(valid, absent, every_token < 0)
+        tokens = _repeat_rows_and_insert_column(tokens, absent_place, every_token)
+        valid = _repeat_rows_and_insert_column(valid, absent_place, every_token < 0)
         has_own = laws.shape[1] > 1  # whether each child has its own q
         laws = _repeat_rows_and_insert_column(
-            laws, absent if has_own else 0, q[None, :has_own].expand(len(every_token), -1, -1)
+            laws, absent_place if has_own else 0, q[None, :has_own].expand(len(every_token), -1, -1)
         )
     p_rows = p.expand(len(tokens), -1)
     p_argument = p_rows.clone()
@@ -288,11 +289,11 @@ def enumerate_rule_error(
     children: list[tuple[int, int | None]] = [(n, None) for n in range(1, MAX_CHILDREN + 1)]
     children += [(n, place) for n in range(3) for place in range(n if absent_last else 0, n + 1)]
     errors = [
-        (compute_output_law(case, p, q, *counts, per_child) - p).abs().max().item()
+        (compute_output_law(case, p, q, *counts, has_child_laws) - p).abs().max().item()
         for vocab in vocabs
         for p, q in iter_random_and_adversarial_pairs(vocab, seed)
         for counts in children
-        for per_child in ((False, True) if case.law == "without_replacement" else (False,))
+        for has_child_laws in ((False, True) if case.law == "without_replacement" else (False,))
     ]
     return EnumeratedError(float(np.max(errors)), len(errors))
 
@@ -335,12 +336,12 @@ class EnumeratedTrees:
     """Every tree that can be drawn, a row each."""
 
     tree: Tree
-    chance: Tensor  # [R] probability of each
-    prefix: Tensor  # [R, N] number of the prefix from below the root to each node
+    probability: Tensor  # [R] probability of each
+    prefix_number: Tensor  # [R, N] number of the prefix from below the root to each node
     p: Tensor  # [R, N, V] the target's law at each node
 
 
-def enumerate_trees(tables: PrefixLaws, widths: Sequence[int], law: Law) -> EnumeratedTrees:
+def enumerate_trees(prefix_laws: PrefixLaws, widths: Sequence[int], law: Law) -> EnumeratedTrees:
     """Enumerates every tree with ``widths[l]`` children per node of level l."""
     shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
     tokens = torch.zeros((1, 1), dtype=torch.long)
@@ -352,14 +353,14 @@ def enumerate_trees(tables: PrefixLaws, widths: Sequence[int], law: Law) -> Enum
             for child in range(width):
                 siblings = tokens[:, tokens.shape[1] - child :]
                 child_law = compute_child_law(
-                    tables.q[depth][prefix[:, node]],
+                    prefix_laws.q[depth][prefix[:, node]],
                     siblings,
                     child,
                     width,
                     law,
                 )
                 row, token, present, child_chance = _list_next_children(child_law, valid[:, node])
-                number = prefix[row, node] * tables.vocab + token
+                number = prefix[row, node] * prefix_laws.vocab + token
                 chance = chance[row] * child_chance
                 tokens = torch.cat([tokens[row], token[:, None]], dim=1)
                 valid = torch.cat([valid[row], present[:, None]], dim=1)
@@ -368,7 +369,7 @@ def enumerate_trees(tables: PrefixLaws, widths: Sequence[int], law: Law) -> Enum
     for depth, width in enumerate(widths):  # adds the drafts' laws
         parents = shape.level(depth)
         nodes = shape.level(depth + 1)
-        q = tables.q[depth][prefix[:, parents]]  # [R, F, 4, V]
+        q = prefix_laws.q[depth][prefix[:, parents]]  # [R, F, 4, V]
         q = q[:, :, :width] if law == "several_drafts" else q[:, :, :1]
         parent = torch.arange(q.shape[1]).repeat_interleave(width)
         if law == "top_and_sampled":  # without the best
@@ -378,7 +379,9 @@ def enumerate_trees(tables: PrefixLaws, widths: Sequence[int], law: Law) -> Enum
         log_q = q[:, :, 0].log() if law == "without_replacement" else None
         tree_q = None if law in ("without_replacement", "deterministic") else q
         tree.add_level(tokens[:, nodes], parent, valid[:, nodes], tree_q, log_q)
-    p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depths)], dim=1)
+    p = torch.stack(
+        [prefix_laws.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depths)], dim=1
+    )
     return EnumeratedTrees(tree, chance, prefix, p)
 
 
@@ -398,26 +401,26 @@ def compute_last_node_and_token_laws(
 
 def compute_path_rule_error(
     rule: PathRule,
-    tables: PrefixLaws,
+    prefix_laws: PrefixLaws,
     widths: Sequence[int],
     law: Law,
 ) -> float:
     """Computes the largest |law of L + 1 tokens - target's|; the target continues the blocks."""
-    trees = enumerate_trees(tables, widths, law)
+    trees = enumerate_trees(prefix_laws, widths, law)
     last_probs, token = compute_last_node_and_token_laws(rule, trees)
     depth = len(widths)
-    vocab = tables.vocab
-    expected_law = compute_continuation_law(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[
-        0
-    ]
+    vocab = prefix_laws.vocab
+    expected_law = compute_continuation_law(
+        prefix_laws, torch.zeros(1, dtype=torch.long), 0, depth + 1
+    )[0]
     got = torch.zeros_like(expected_law)
     for node, node_depth in enumerate(trees.tree.shape.node_depths):
-        weight = (trees.chance * last_probs[:, node])[:, None] * token[:, node]  # [R, V]
-        number = trees.prefix[:, node, None] * vocab + torch.arange(vocab)
+        weight = (trees.probability * last_probs[:, node])[:, None] * token[:, node]  # [R, V]
+        number = trees.prefix_number[:, node, None] * vocab + torch.arange(vocab)
         weight = weight.flatten()
         number = number.flatten()
         continuation_law = compute_continuation_law(
-            tables,
+            prefix_laws,
             number,
             node_depth + 1,
             depth - node_depth,
@@ -429,7 +432,7 @@ def compute_path_rule_error(
 
 
 def compute_continuation_law(
-    tables: PrefixLaws,
+    prefix_laws: PrefixLaws,
     prefix: Tensor,
     depth: int,
     length: int,
@@ -438,8 +441,10 @@ def compute_continuation_law(
     law = torch.ones((prefix.shape[0], 1), dtype=torch.float64)
     prefixes = prefix[:, None]
     for step in range(length):
-        law = (law.unsqueeze(-1) * tables.p[depth + step][prefixes]).flatten(1)
-        prefixes = (prefixes.unsqueeze(-1) * tables.vocab + torch.arange(tables.vocab)).flatten(1)
+        law = (law.unsqueeze(-1) * prefix_laws.p[depth + step][prefixes]).flatten(1)
+        prefixes = (
+            prefixes.unsqueeze(-1) * prefix_laws.vocab + torch.arange(prefix_laws.vocab)
+        ).flatten(1)
     return law
 
 
@@ -462,6 +467,6 @@ def enumerate_path_rule_error(
     for widths in WIDTHS:
         for seed in seeds:
             vocab = 2 if len(widths) == 3 else 3
-            tables = make_random_prefix_laws(vocab, len(widths), 10 * seed + len(widths))
-            errors.append(compute_path_rule_error(rule, tables, widths, law))
+            prefix_laws = make_random_prefix_laws(vocab, len(widths), 10 * seed + len(widths))
+            errors.append(compute_path_rule_error(rule, prefix_laws, widths, law))
     return EnumeratedError(float(np.max(errors)), len(errors))

@@ -59,7 +59,7 @@ class MarkovModel:
         """Returns the indices of the logits after every token of a pass, [R, T] each."""
         return positions % 2, tokens
 
-    def number_hidden_states(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def find_hidden_state_indices(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Numbers the hidden state of each token, [R, T]."""
         return positions % 2 * self.vocab_size + tokens
 
@@ -81,9 +81,9 @@ class MarkovModel:
         logits = self.logits[self.find_logits_indices(tokens, positions)]
         hidden = None
         if needs_hidden:
-            hidden = one_hot(self.number_hidden_states(tokens, positions), self.hidden_size).to(
-                logits.dtype
-            )
+            hidden = one_hot(
+                self.find_hidden_state_indices(tokens, positions), self.hidden_size
+            ).to(logits.dtype)
             hidden = torch.cat([hidden] * len(needs_hidden), dim=-1)
         return ForwardOutput(logits[:, -logits_to_keep:], hidden)
 

@@ -70,7 +70,7 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
         files.lock_file(lock_file, may_wait=True)
         for old in folder.parent.glob("*.part"):  # of conversions that were killed
             shutil.rmtree(old)
-        if model_cache.has_model_files(folder):
+        if model_cache.has_model_config(folder):
             return  # somebody else was faster
         try:
             part.mkdir()
@@ -329,7 +329,7 @@ def main(asked: Namespace) -> int:
             shown_file = repr(str(asked.file)) if asked.file else "nothing"
             raise UsageError(f"{shown_file} is no GGUF file, and no folder with one")
         folder = model_cache.get_converted_gguf_path(file)
-        if not model_cache.has_model_files(folder):
+        if not model_cache.has_model_config(folder):
             convert_gguf_file(file, folder)
     except (OSError, ValueError) as error:
         raise UsageError(to_one_line(error)) from error

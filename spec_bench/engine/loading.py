@@ -45,7 +45,7 @@ from spec_bench.engine.products import (
 )
 from spec_bench.settings.fields import to_one_line
 from spec_bench.system.errors import UsageError
-from spec_bench.system.hub import is_hub_reachable
+from spec_bench.system.hub import probe_hub_and_set_offline
 
 # Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
 # with seeded noise. Such a model has the speed, the memory and the energy of the real one; its
@@ -196,7 +196,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     if path.startswith(PREFIX):
         return TokenIds(random_config(path).vocab_size)
     if not Path(path).is_dir():
-        is_hub_reachable()
+        probe_hub_and_set_offline()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         if len(tokenizer) <= len(
@@ -243,7 +243,7 @@ def load_config(path: str, revision: str | None = None) -> PretrainedConfig:
         return random_config(path)
     register_model_families()
     if not Path(path).is_dir():
-        is_hub_reachable()
+        probe_hub_and_set_offline()
     return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
 
 

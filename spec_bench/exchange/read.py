@@ -58,17 +58,16 @@ class AnswerFile(NamedTuple):
     model: str  # the file's name of it
     # One per question, for all of its turns. The file lacks the depths of trees: they are the most
     # tokens that any call accepted, or 0 if the tokens of calls are unknown.
-    answers: list[Generation]
-    failed: list[str]  # ids of questions with a failed turn, left out
-    split: bool  # whether prefill and decoding are timed separately
-    each_known: (
-        bool  # whether the tokens of every target call are known; else they are split evenly
-    )
+    generations: list[Generation]
+    failed_ids: list[str]  # ids of questions with a failed turn, left out
+    has_split_times: bool  # whether prefill and decoding are timed separately
+    # whether the tokens of every target call are known; else they are split evenly
+    has_tokens_by_call: bool
 
     @property
     def mean_tokens_per_s(self) -> float:
         """Mean over questions of the whole request's tokens per second."""
-        return fmean(len(answer.tokens) / (answer.latency_s or 0.0) for answer in self.answers)
+        return fmean(len(answer.tokens) / (answer.latency_s or 0.0) for answer in self.generations)
 
 
 def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
@@ -79,7 +78,7 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
     evenly_split = set[str]()
     failed_ids = dict[str, None]()
     models = dict[str, None]()
-    split = True
+    has_split_times = True
     tokens = 0
     for line in iter_json_lines(path, str(path.parent)):
         try:
@@ -87,7 +86,7 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
             question = answered_line.question_id
             models[answered_line.model_id or ""] = None
             choice = answered_line.choices[0]
-            split &= "decode_time" in choice
+            has_split_times &= "decode_time" in choice
             if _ERROR in (choice.get("turns") or ()):
                 failed_ids[question] = None
                 answers.pop(question, None)
@@ -116,7 +115,7 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
         replace(generation, steps=tuple(replace(step, depth=depth) for step in generation.steps))
         for generation in generations
     ]
-    return AnswerFile(", ".join(models), generations, list(failed_ids), split, all_known)
+    return AnswerFile(", ".join(models), generations, list(failed_ids), has_split_times, all_known)
 
 
 def read_categories(path: Path) -> dict[str, str]:
@@ -188,7 +187,7 @@ def _split_tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...
     return tuple(quotient + (call < remainder) for call in range(call_count))
 
 
-def import_answer_files(options: Namespace) -> None:
+def import_answer_files_and_print_speedups(options: Namespace) -> None:
     """Reads the command line's files and writes the experiment. Raises UsageError: a file is
     invalid, or two would be the same row.
     """
@@ -206,8 +205,8 @@ def import_answer_files(options: Namespace) -> None:
         mean_ratio = answer_files[decoder].mean_tokens_per_s / answer_files["ar"].mean_tokens_per_s
         print(decoder, _SPEEDS.format(speed, mean_ratio), sep=": ")
     for decoder, file in answer_files.items():
-        if file.failed:
-            print(f"{decoder}: left out as failed: {', '.join(file.failed)}")
+        if file.failed_ids:
+            print(f"{decoder}: left out as failed: {', '.join(file.failed_ids)}")
 
 
 def write_experiment_and_get_speedups(
@@ -221,15 +220,17 @@ def write_experiment_and_get_speedups(
     files answer count. ``options`` has what files lack: ``harness``, ``task``, ``temperature`` and
     ``pair`` ("": the first file's model). Raises UsageError: no question is in all files.
     """
-    first_ids, *other_ids = ({a.prompt_id for a in file.answers} for file in answer_files.values())
+    first_ids, *other_ids = (
+        {a.prompt_id for a in file.generations} for file in answer_files.values()
+    )
     common_ids = first_ids.intersection(*other_ids)
     if not common_ids:
         raise UsageError("no question was answered in all files")
     for decoder, file in answer_files.items():
-        if left_out := [a.prompt_id for a in file.answers if a.prompt_id not in common_ids]:
+        if left_out := [a.prompt_id for a in file.generations if a.prompt_id not in common_ids]:
             print(f"{decoder}: left out, as other files lack them: {', '.join(left_out)}")
     answers = {
-        decoder: [answer for answer in file.answers if answer.prompt_id in common_ids]
+        decoder: [answer for answer in file.generations if answer.prompt_id in common_ids]
         for decoder, file in answer_files.items()
     }
     pair = options.pair or next(iter(answer_files.values())).model
@@ -255,12 +256,12 @@ def _make_result_row(
     answer_lines = [
         [answer.prompt_id, len(answer.tokens), answer.decode_s] for answer in records.generations
     ]
-    reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
-    rate_reason = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
+    reason = f"pair: answers of {file.model}; {_IN_TURN if file.has_split_times else _WHOLE}"
+    rate_reason = "" if decoder == "ar" else _DEPTH if file.has_tokens_by_call else _UNKNOWN
     unknown_columns: tuple[str, ...] = (*_UNTIMED_COLUMNS, *_UNCOUNTED_COLUMNS)
-    if not file.split:
+    if not file.has_split_times:
         unknown_columns += ("prefill_s",)
-    if not file.each_known:
+    if not file.has_tokens_by_call:
         unknown_columns += ("acceptance_rate",)
     row = {
         "pair": "",

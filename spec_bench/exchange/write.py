@@ -35,7 +35,7 @@ def export_answer_files(options: Namespace) -> None:
     """
     table = options.table
     folder = options.out or files.join_path_inside(table.parent, "answers")
-    files.check_writable(folder)
+    files.require_writable(folder)
     if not table.is_file():
         raise files.make_missing_rows_error(
             f"no results file {str(table)!r}", files.get_results_folder(table)

@@ -85,19 +85,19 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def get_device_name(device: str) -> str:
+def get_gpu_name_or_device(device: str) -> str:
     """Returns the GPU's name; for another device torch's name, as ``cpu``."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
-def describe_machine(device: str) -> str:
+def format_device_count_and_model(device: str) -> str:
     """Returns count and model of the visible GPUs or of the processor's cores, for reports."""
     import torch
 
     if device.startswith("cuda"):
-        return f"{torch.cuda.device_count()} x {get_device_name(device)}"
+        return f"{torch.cuda.device_count()} x {get_gpu_name_or_device(device)}"
     return f"{os.cpu_count()} x {read_cpu_model()}"
 
 

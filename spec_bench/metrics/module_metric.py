@@ -29,7 +29,7 @@ import numpy as np
 from spec_bench.metrics.interval import Interval
 from spec_bench.settings.fields import format_suggestion, to_one_line
 from spec_bench.system.errors import UsageError
-from spec_bench.system.hub import is_hub_reachable
+from spec_bench.system.hub import probe_hub_and_set_offline
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
@@ -244,7 +244,9 @@ def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: 
     try:
         module = SHIPPED.get(score) or (file and _run_file_for_compute(file, file_text))
         if module is None:
-            evaluate.config.HF_EVALUATE_OFFLINE = origin == "hub" and not is_hub_reachable()
+            evaluate.config.HF_EVALUATE_OFFLINE = (
+                origin == "hub" and not probe_hub_and_set_offline()
+            )
             path_or_name = str(Path(score).expanduser().resolve()) if file else score
             module = evaluate.load(path_or_name, keep_in_memory=True)
     except Exception as error:

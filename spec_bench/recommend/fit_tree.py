@@ -33,10 +33,10 @@ def main(options: Namespace) -> None:
     width, *_ = parse_positive_ints("width", shape["width"])
     sizes = parse_positive_ints("nodes", shape["nodes"])
     for words in product(*map(split_swept_values, job_words)):
-        _fit_and_print(words, width, sizes)
+        _fit_write_and_print(words, width, sizes)
 
 
-def _fit_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[int]) -> None:
+def _fit_write_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[int]) -> None:
     from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.tree.node_list import (
@@ -80,7 +80,7 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
     rows = 1 if getattr(models[0], "recorder", None) else settings.engine.batch_size
     decoder = cell.config.build(models[0], models[1:2], sampling, rows)
     assert isinstance(decoder, Decoder)
-    counts = count_iterations_by_accepted_rank(decoder, requests, width, settings.request.seed)
+    counts = decode_and_count_accepted_ranks(decoder, requests, width, settings.request.seed)
     pair = settings.pair
     total = sum(counts)
     return TreeFit(
@@ -96,7 +96,7 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
     )
 
 
-def count_iterations_by_accepted_rank(
+def decode_and_count_accepted_ranks(
     decoder: Any, requests: Sequence[Any], width: int, seed: int
 ) -> list[int]:
     """Counts iterations by the rank of the accepted child (0, 1, ..., ``width`` - 1), and last

@@ -19,31 +19,31 @@ REACH = 4.0  # a candidate so many standard errors behind the best is out
 class CandidateElimination:
     """A search for the best of some candidates, which are given by their indices."""
 
-    open: list[int]  # remaining candidates, after a round the best first
-    best: int  # number of candidates to find
-    answers: int  # answers that it may still decode, with plain decoding's
-    prompts: int  # all available prompts
-    rounds: int = ROUNDS  # remaining rounds, at most
-    used: int = 0  # prompts that all remaining candidates have decoded
+    remaining: list[int]  # remaining candidates, after a round the best first
+    winner_count: int  # number of candidates to find
+    answer_budget: int  # answers that it may still decode, with plain decoding's
+    prompt_count: int  # all available prompts
+    rounds_left: int = ROUNDS  # remaining rounds, at most
+    used_prompts: int = 0  # prompts that all remaining candidates have decoded
 
-    def next_round_prompts(self) -> int:
+    def count_next_round_prompts(self) -> int:
         """Returns the number of the next round's prompts; 0 if the race is over."""
-        fewest = 0 if self.used else self.best
-        if len(self.open) <= fewest or not self.rounds:
+        fewest = 0 if self.used_prompts else self.winner_count
+        if len(self.remaining) <= fewest or not self.rounds_left:
             return 0
-        share = self.answers // self.rounds // (len(self.open) + 1)
-        return min(share if self.used else FIRST, self.prompts - self.used)
+        share = self.answer_budget // self.rounds_left // (len(self.remaining) + 1)
+        return min(share if self.used_prompts else FIRST, self.prompt_count - self.used_prompts)
 
-    def end_round(
+    def drop_candidates_after_round(
         self, round_prompts: int, values: pd.Series, values_by_prompt: pd.DataFrame
     ) -> None:
         """Drops candidates after a round of ``round_prompts`` prompts. ``values`` has each one's
         number over all prompts until now, larger is better; ``values_by_prompt`` has a column per
         prompt.
         """
-        self.answers -= round_prompts * (len(self.open) + 1)
-        self.used += round_prompts
-        self.rounds -= 1
+        self.answer_budget -= round_prompts * (len(self.remaining) + 1)
+        self.used_prompts += round_prompts
+        self.rounds_left -= 1
         sorted_values = values.dropna().sort_values(ascending=False, kind="stable")
         # One candidate's few prompts give a poor variance: the mean over all candidates is used.
         spread = (
@@ -51,7 +51,9 @@ class CandidateElimination:
             .var(axis=1)
             .mean()
         )
-        reach = REACH * (spread / self.used) ** 0.5
+        reach = REACH * (spread / self.used_prompts) ** 0.5
         close_count = (~(sorted_values < sorted_values.max() - reach)).sum()
-        affordable_count = self.answers // max(self.rounds, 1) // (2 * round_prompts) - 1
-        self.open = [*sorted_values.index[: max(self.best, min(close_count, affordable_count))]]
+        affordable_count = self.answer_budget // max(self.rounds_left, 1) // (2 * round_prompts) - 1
+        self.remaining = [
+            *sorted_values.index[: max(self.winner_count, min(close_count, affordable_count))]
+        ]

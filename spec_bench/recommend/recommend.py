@@ -64,11 +64,11 @@ _ROUNDS = 7
 class ChainBreakEven(NamedTuple):
     """Break-even acceptances of a chain of draft tokens."""
 
-    length: int  # k, its tokens
-    cost: float  # of a pass of k + 1 tokens, over a pass of one
+    draft_tokens: int  # k, its tokens
+    pass_cost: float  # of a pass of k + 1 tokens, over a pass of one
     # by share r, the acceptance above which the chain is faster than plain decoding; None if none
     # is enough
-    acceptance: Mapping[float, float | None]
+    acceptance_by_draft_share: Mapping[float, float | None]
 
 
 def measure_break_evens(pair: Pair) -> tuple[ChainBreakEven, ...]:
@@ -91,10 +91,10 @@ def format_break_even_lines(chains: tuple[ChainBreakEven, ...]) -> list[str]:
         f"{'draft tokens':<14}{'cost of a call':>16}{heads}",
     ]
     for chain in chains:
-        break_evens = [chain.acceptance[share] for share in SHARES]
+        break_evens = [chain.acceptance_by_draft_share[share] for share in SHARES]
         texts = ["never" if chance is None else f"{chance:.2f}" for chance in break_evens]
         columns = "".join(f"{text:>10}" for text in texts)
-        lines.append(f"{chain.length:<14}{chain.cost:>16.2f}{columns}")
+        lines.append(f"{chain.draft_tokens:<14}{chain.pass_cost:>16.2f}{columns}")
     return lines
 
 
@@ -185,7 +185,7 @@ class RecommendationResult:
     # A row per candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends of
     # their intervals, and a failure's reason, all of its last stage.
     candidates: pd.DataFrame
-    needed: tuple[ChainBreakEven, ...] = ()  # if the pair has no draft, or none pays
+    break_evens: tuple[ChainBreakEven, ...] = ()  # if the pair has no draft, or none pays
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -221,18 +221,20 @@ def start_race(settings: JobSettings, confirm: ConfirmSettings) -> CandidateElim
 
 def count_remaining_answers(settings: JobSettings, race: CandidateElimination) -> int:
     """Returns the largest number of answers that a search still decodes, with plain decoding's."""
-    fresh_answers = (min(race.best, len(race.open)) + 1) * len(settings.confirmation_examples)
+    fresh_answers = (min(race.winner_count, len(race.remaining)) + 1) * len(
+        settings.confirmation_examples
+    )
     return (
-        race.answers * bool(race.next_round_prompts()) + fresh_answers
+        race.answer_budget * bool(race.count_next_round_prompts()) + fresh_answers
     ) * settings.request.repeats
 
 
 def describe_search_cost(settings: JobSettings, race: CandidateElimination) -> str:
     """Describes in one line what a search decodes."""
-    count = len(race.open)
+    count = len(race.remaining)
     answers = count_remaining_answers(settings, race)
     return (
-        f"{format_count(count, 'candidate')}, the best {min(race.best, count)} on "
+        f"{format_count(count, 'candidate')}, the best {min(race.winner_count, count)} on "
         f"{len(settings.confirmation_examples)} fresh prompts: at most {answers} answers of "
         f"at most {settings.max_new_tokens} tokens"
     )
@@ -255,15 +257,17 @@ def _describe_search_time(settings: JobSettings, race: CandidateElimination) -> 
 class _CandidateRunner:
     """Decodes a search's candidates, which are given by their indices among the cells."""
 
-    def __init__(self, settings: JobSettings, by: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: JobSettings, rank_column: str, print_progress: Callable[[str], None]
+    ) -> None:
         self.settings = settings
-        self.by = by  # the column that ranks
-        self.say = say
-        self.pace_s = 0.0  # seconds per answer of plain decoding
-        self.lines: dict[int, dict[str, Any]] = {}
+        self.rank_column = rank_column  # the column that ranks
+        self.print_progress = print_progress
+        self.plain_answer_s = 0.0  # seconds per answer of plain decoding
+        self.rows_by_candidate: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, Counts] = {}  # terms of the ranking number by prompt
 
-    def decode(
+    def decode_with_baseline(
         self,
         examples: tuple[Example, ...],
         candidate_indices: Sequence[int] = (),
@@ -274,9 +278,8 @@ class _CandidateRunner:
         job_cells = (cells[0], *(cells[place] for place in candidate_indices))
         job = replace(
             self.settings,
-            request=replace(
-                self.settings.request, confirm=None
-            ),  # its second stage is ours to choose
+            # The second stage is ours to choose.
+            request=replace(self.settings.request, confirm=None),
             cells=job_cells,
             examples=examples,
             confirmation_examples=(),
@@ -291,26 +294,31 @@ class _CandidateRunner:
         baseline, *candidates = results
         if candidate_indices and baseline.status == "failed":
             raise UsageError(f"plain decoding failed: {baseline.reason}")
-        self.pace_s = float(baseline.metrics.get("latency_s") or 0)
+        self.plain_answer_s = float(baseline.metrics.get("latency_s") or 0)
         pairs = zip(candidate_indices, candidates, strict=True)
         place_results = [
             place_result
             for place_result in pairs
             if place_result[1].metrics or place_result[1].status == "failed"
         ]
-        place_results.sort(key=lambda place_result: compute_rank_key(place_result[1], self.by))
+        place_results.sort(
+            key=lambda place_result: compute_rank_key(place_result[1], self.rank_column)
+        )
         new_lines = {
             place: _build_candidate_row(cells[place], row, job) for place, row in place_results
         }
-        self.lines = new_lines | self.lines | new_lines  # the last stage's first
-        if interruption and self.lines:
-            table = _align_table_columns(pd.DataFrame(list(self.lines.values())))
-            self.say("\n".join(["the ranking so far, which more prompts may change:", *table]))
+        # the last stage's first
+        self.rows_by_candidate = new_lines | self.rows_by_candidate | new_lines
+        if interruption and self.rows_by_candidate:
+            table = _align_table_columns(pd.DataFrame(list(self.rows_by_candidate.values())))
+            self.print_progress(
+                "\n".join(["the ranking so far, which more prompts may change:", *table])
+            )
         if interruption:
             raise interruption
         return results
 
-    def rank(
+    def compute_ranking_values(
         self,
         candidate_indices: Sequence[int],
         results: Sequence[CellResult],
@@ -318,7 +326,8 @@ class _CandidateRunner:
         """Returns candidates' numbers over all prompts until now (larger is better, NaN if
         unknown), and by prompt.
         """
-        name = "token_rate" if self.by.startswith("speedup") else self.by  # of the same prompts
+        # Of the same prompts, so rates rank as speed-ups do.
+        name = "token_rate" if self.rank_column.startswith("speedup") else self.rank_column
         sign = -1 if get_column(name).better == "down" else 1
         records = RecordReader(
             files.get_results_file(self.settings.results_folder, self.settings.request.name)
@@ -336,7 +345,7 @@ class _CandidateRunner:
         return by_prompt.pop(""), by_prompt
 
 
-def recommend(
+def search_fastest_decoder(
     settings: JobSettings, show: Callable[[str], None] | None = None
 ) -> RecommendationResult:
     """Searches the fastest of a job's cells; ``show`` gets a line before each long step.
@@ -358,26 +367,32 @@ def recommend(
     cost = describe_search_cost(settings, race)
     if settings.request.plan:
         raise StopAfterPlanError(f"{cost}\n{_describe_search_time(settings, race)}")
-    search.say(f"{cost}; first, plain decoding's pace on one prompt")
-    search.decode(settings.examples[:1])
+    search.print_progress(f"{cost}; first, plain decoding's pace on one prompt")
+    search.decode_with_baseline(settings.examples[:1])
 
-    def tell(prompt_count: str) -> None:
-        minutes = count_remaining_answers(settings, race) * search.pace_s / 60
-        stage = f"{format_count(len(race.open), 'decoder')} on {prompt_count}"
-        search.say(f"some {minutes:.1f} minutes left of the whole search at most; now {stage}")
+    def print_stage(prompt_count: str) -> None:
+        minutes = count_remaining_answers(settings, race) * search.plain_answer_s / 60
+        stage = f"{format_count(len(race.remaining), 'decoder')} on {prompt_count}"
+        search.print_progress(
+            f"some {minutes:.1f} minutes left of the whole search at most; now {stage}"
+        )
 
-    while count := race.next_round_prompts():
-        tell(format_count(count, "prompt"))
-        examples = settings.examples[race.used : race.used + count]
-        _, *results = search.decode(examples, race.open)
-        race.end_round(count, *search.rank(race.open, results))
+    while count := race.count_next_round_prompts():
+        print_stage(format_count(count, "prompt"))
+        examples = settings.examples[race.used_prompts : race.used_prompts + count]
+        _, *results = search.decode_with_baseline(examples, race.remaining)
+        race.drop_candidates_after_round(
+            count, *search.compute_ranking_values(race.remaining, results)
+        )
     frame = pd.DataFrame()
-    if best := race.open[: confirm.best]:
-        tell(f"{len(settings.confirmation_examples)} fresh prompts")
-        plain, *results = search.decode(settings.confirmation_examples, best, "confirm")
+    if best := race.remaining[: confirm.best]:
+        print_stage(f"{len(settings.confirmation_examples)} fresh prompts")
+        plain, *results = search.decode_with_baseline(
+            settings.confirmation_examples, best, "confirm"
+        )
         frame = pd.DataFrame(map(result_to_row, [plain, *results]))
-        frame[LEAD] = [np.nan, *search.rank(best, results)[0]]
-    return _build_result(settings, frame, list(search.lines.values()))
+        frame[LEAD] = [np.nan, *search.compute_ranking_values(best, results)[0]]
+    return _build_result(settings, frame, list(search.rows_by_candidate.values()))
 
 
 def _build_result(
@@ -389,7 +404,7 @@ def _build_result(
     best = None if fresh_rows.empty else make_headline(Group(settings.task.name, fresh_rows))
     no_draft_pays = best is None or best.code in ("", "ar") or not settings.pair.drafts
     is_quiet = not any(line["doubt"] for line in candidate_rows)  # times of passes are sound
-    required_speeds = (
+    break_evens = (
         measure_break_evens(settings.pair)
         if no_draft_pays and is_quiet and settings.server_settings is None
         else ()
@@ -398,7 +413,7 @@ def _build_result(
         if best and line["fresh"]:  # as wide as the answer's
             wide = widen_interval(line, "speedup", 1 if best.code == "ar" else best.tied[1])
             line |= zip(get_column("speedup").names[1:], wide or (), strict=False)
-    return RecommendationResult(best, pd.DataFrame(candidate_rows), required_speeds)
+    return RecommendationResult(best, pd.DataFrame(candidate_rows), break_evens)
 
 
 def _build_candidate_row(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
@@ -423,13 +438,15 @@ def main(options: Namespace) -> int:
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
         settings = build_unpinned_settings(compose_config([*usual, *options.words]))
-        result = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
+        result = search_fastest_decoder(
+            settings, lambda line: print(line, file=sys.stderr, flush=True)
+        )
     except StopAfterPlanError as plan:
         print(plan)
         return 0
     answer = result.format_answer()
     command = format_command(result, options.words)
-    needs = format_break_even_lines(result.needed)
+    needs = format_break_even_lines(result.break_evens)
     table = _align_table_columns(result.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))

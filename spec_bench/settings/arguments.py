@@ -15,7 +15,7 @@ import yaml
 from spec_bench.settings.configs import LOADER, read_yaml
 from spec_bench.settings.fields import warn_once
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import check_writable
+from spec_bench.system.files import require_writable
 
 COMMANDS: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("commands.yaml"))
 _SHARED: dict[str, str] = COMMANDS.pop("shared")
@@ -151,7 +151,7 @@ def parse_output_folder(text: str) -> Path:
     ArgumentTypeError.
     """
     try:
-        check_writable(Path(text))
+        require_writable(Path(text))
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Path(text)

@@ -13,19 +13,19 @@ import yaml
 from spec_bench.settings.fields import to_one_line
 from spec_bench.settings.registry import list_plugin_config_folders
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import find_package_folder
+from spec_bench.system.files import get_data_folder
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def get_conf_dir() -> Path:
     """Returns our folder of config groups: in the package for a wheel, beside it in a checkout."""
-    return find_package_folder("conf")
+    return get_data_folder("conf")
 
 
 def get_experiments_dir() -> Path:
     """Returns our folder of papers: in the package for a wheel, beside it in a checkout."""
-    return find_package_folder("experiments")
+    return get_data_folder("experiments")
 
 
 def list_conf_dirs() -> list[Path]:

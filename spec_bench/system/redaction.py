@@ -46,10 +46,11 @@ _RULES = (
 _LETTER = re.compile(r"(?:\\u00|\\x|%|&#x)([0-9a-fA-F]{2})|\\[nrt]|([A-Za-z0-9])")
 
 
-def redact(text: str, key: str = "") -> str:
-    """Returns a text without keys and passwords, those of the environment and ``key`` included."""
-    call = _redact_keys if len(text) < _LONG else _redact_keys.__wrapped__  # which keeps no text
-    return call(text, key, os.environ.get(KEY, "").strip())
+def redact(text: str, secret: str = "") -> str:
+    """Returns a text without keys and passwords, also the environment's key and ``secret``."""
+    # Without the cache, which would keep a long text.
+    redact_text = _redact_secrets if len(text) < _LONG else _redact_secrets.__wrapped__
+    return redact_text(text, secret, os.environ.get(KEY, "").strip())
 
 
 def redact_values(value: Any) -> Any:
@@ -70,15 +71,15 @@ class RedactedLogRecord(logging.LogRecord):
 
 
 @lru_cache(4096)
-def _redact_keys(text: str, *keys: str) -> str:
+def _redact_secrets(text: str, *keys: str) -> str:
     for key in filter(None, keys):
-        text = _hide(re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", HIDDEN, text), key)
+        text = _hide_secret_spellings(re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", HIDDEN, text), key)
     for pattern, replacement in _RULES:
         text = re.sub(pattern, replacement, text)
     return text
 
 
-def _hide(text: str, key: str) -> str:
+def _hide_secret_spellings(text: str, key: str) -> str:
     """Hides all that a text has in common with a key, whatever stands between its letters."""
     parts = _list_secret_parts(key)
     letters = [

@@ -21,13 +21,13 @@ from io import TextIOWrapper
 from types import FrameType
 
 from spec_bench.system import files
-from spec_bench.system.errors import UsageError, report_fault
+from spec_bench.system.errors import UsageError, print_fault
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_owner = 0  # the process that a signal ends in order
-_line = ""
-_raising = False
-_came = 0  # the signal's number
+_owner_pid = 0  # the process that a signal ends in order
+_signal_line = ""
+_raises_interrupts = False
+_received_signal = 0  # the signal's number
 
 
 @contextmanager
@@ -35,16 +35,16 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
     """Ends the process in one line when a signal comes within the block, or a package is missing;
     of a signal it is ``signal_line``, such as ``interrupted; the same command resumes``.
     """
-    global _owner, _line, _came, _raising
+    global _owner_pid, _signal_line, _received_signal, _raises_interrupts
     old_handlers = {number: signal.signal(number, _handle_signal) for number in _SIGNALS}
-    _owner = os.getpid()
-    _line = signal_line
-    _came = 0
-    _raising = False
+    _owner_pid = os.getpid()
+    _signal_line = signal_line
+    _received_signal = 0
+    _raises_interrupts = False
     # A log that nobody reads is no fault.
     raise_exceptions = logging.raiseExceptions
     logging.raiseExceptions = False
-    sys.unraisablehook = _ignore_signal
+    sys.unraisablehook = _resend_swallowed_signal
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter, such as ASCII's
     try:
@@ -74,18 +74,19 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
         sys.exit(2)
     except OSError as error:
         if (os_explanation := files.explain_write_error(error)) is None:
-            sys.exit(report_fault(error, "spec_bench", signal_line.partition("; ")[2]))
+            sys.exit(print_fault(error, "spec_bench", signal_line.partition("; ")[2]))
         print(f"spec_bench: {os_explanation}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        sys.exit(report_fault(error, "spec_bench", signal_line.partition("; ")[2]))
+        sys.exit(print_fault(error, "spec_bench", signal_line.partition("; ")[2]))
     finally:
         logging.raiseExceptions = raise_exceptions
         sys.unraisablehook = sys.__unraisablehook__
-        _raising = False
-        if _came and os.getpid() == _owner:
-            _say()
-            number, _came = _came, 0  # another command of this process was not interrupted
+        _raises_interrupts = False
+        if _received_signal and os.getpid() == _owner_pid:
+            _print_signal_line()
+            # Another command of this process was not interrupted.
+            number, _received_signal = _received_signal, 0
             sys.exit(128 + number)
         for number, handler in old_handlers.items():
             signal.signal(number, handler)
@@ -94,18 +95,18 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
 @contextmanager
 def signals_as_interrupts(enabled: bool = True) -> Iterator[None]:
     """Within the block a signal is a ``KeyboardInterrupt``; not ``enabled`` it ends the process."""
-    global _raising
-    was_raising = _raising
-    _raising = enabled and _owner == os.getpid()
+    global _raises_interrupts
+    did_raise_interrupts = _raises_interrupts
+    _raises_interrupts = enabled and _owner_pid == os.getpid()
     try:
         yield
     finally:
-        _raising = was_raising
+        _raises_interrupts = did_raise_interrupts
 
 
 def was_interrupted() -> bool:
     """Returns whether a signal has come that ends this process."""
-    return bool(_came) and os.getpid() == _owner
+    return bool(_received_signal) and os.getpid() == _owner_pid
 
 
 def raise_if_interrupted() -> None:
@@ -117,23 +118,22 @@ def raise_if_interrupted() -> None:
 
 
 def _handle_signal(number: int, _: FrameType | None) -> None:
-    global _came
-    if os.getpid() != _owner:
+    global _received_signal
+    if os.getpid() != _owner_pid:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         return
-    _came = number
-    if _raising:
+    _received_signal = number
+    if _raises_interrupts:
         raise KeyboardInterrupt
-    _say()
+    _print_signal_line()
     os._exit(128 + number)
 
 
-def _ignore_signal(unraisable: "sys.UnraisableHookArgs") -> None:
-    if (
-        isinstance(unraisable.exc_value, KeyboardInterrupt) and was_interrupted()
-    ):  # again, once this has returned
-        threading.Timer(0.01, os.kill, (os.getpid(), _came)).start()
+def _resend_swallowed_signal(unraisable: "sys.UnraisableHookArgs") -> None:
+    if isinstance(unraisable.exc_value, KeyboardInterrupt) and was_interrupted():
+        # The signal comes again, once this has returned.
+        threading.Timer(0.01, os.kill, (os.getpid(), _received_signal)).start()
     else:
         sys.__unraisablehook__(unraisable)
 
@@ -147,10 +147,10 @@ def _says_nobody_reads_output(error: BaseException) -> bool:
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
-def _say() -> None:
+def _print_signal_line() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(2, f"{_line}\n".encode())
+        os.write(2, f"{_signal_line}\n".encode())
     except (OSError, ValueError):  # nobody reads any more
         pass

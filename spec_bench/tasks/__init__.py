@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-def replace_scores_by_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
+def override_scores_with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of the config in which ``metrics``, if given, replace ``scores``."""
     values = dict(config)
     metrics = values.pop("metrics", None)

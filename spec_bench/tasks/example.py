@@ -34,7 +34,7 @@ class Example:
     # question without an answer
     references: tuple[tuple[str, ...], ...]
     # the columns of the row
-    meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    row: Mapping[str, Any] = field(default_factory=dict, repr=False)
     # fixed answers that later turns continue instead of the references; empty if none were given
     answers: tuple[str, ...] = ()
     system: str = ""  # system message before the conversation, if any
@@ -53,7 +53,7 @@ class Example:
 class ConversationTurns:
     """The texts of a row's conversation."""
 
-    asked: tuple[str, ...]  # the user's texts, one per turn, none of them blank
+    questions: tuple[str, ...]  # the user's texts, one per turn, none of them blank
     # the assistant's answers, at most one per turn; empty for plain texts
     answers: tuple[str, ...] = ()
     system: str = ""  # the system message, if any
@@ -77,7 +77,7 @@ def read_turns(raw_turns: Any, field_name: str) -> ConversationTurns:
                     f"{entry!r}"
                 )
         turns = ConversationTurns(tuple(entries))
-    for turn, text in enumerate(turns.asked):
+    for turn, text in enumerate(turns.questions):
         if not text.strip():
             raise UsageError(f"turn {turn} in field {field_name!r} is blank, got {text!r}")
     return turns
@@ -133,12 +133,12 @@ def _wrap_in_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
-def get_fixed_answers(example: Example) -> tuple[str, ...]:
+def get_answers_or_references(example: Example) -> tuple[str, ...]:
     """Returns the answers that are the same for every decoder, up to the first turn without one."""
     return example.answers or tuple(golds[0] for golds in takewhile(bool, example.references))
 
 
-def get_history(
+def get_earlier_answers(
     task: str,
     example: Example,
     turn: int,
@@ -151,7 +151,7 @@ def get_history(
         raise UsageError(
             f"task {task}: example {example.id} has turns 0..{len(example.turns) - 1}, not {turn}"
         )
-    history = get_fixed_answers(example) if answers is None else answers
+    history = get_answers_or_references(example) if answers is None else answers
     if len(history) < turn:
         raise UsageError(
             f"task {task}: turn {turn} of example {example.id} needs the answers to the"
@@ -160,7 +160,7 @@ def get_history(
     return tuple(history[:turn])
 
 
-def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
+def read_fastchat_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
     """Reads answers to these examples, by id, from a file in FastChat's format
     (``reference_answer/gpt-4.jsonl``). Raises UsageError for a missing file, a line that is no
     answer, or an example without answers to all turns but the last.
@@ -189,7 +189,7 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
     return {example.id: answers_by_id.get(example.id, ()) for example in examples}
 
 
-def cut_out_middle(text: Any, max_letters: int | None) -> Any:
+def cut_middle_of_text(text: Any, max_letters: int | None) -> Any:
     """Cuts the middle out of a text longer than ``max_letters``; returns other values unchanged."""
     if max_letters is None or not isinstance(text, str) or len(text) <= max_letters:
         return text

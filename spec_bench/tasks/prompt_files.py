@@ -104,7 +104,7 @@ def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
     label = f"{owner}: {'standard input' if str(file) == STDIN else file.name}"
     try:
         if not file.is_dir() and file.suffix != ".parquet":
-            yield from _iter_text_rows(_read_decompressed_text(file, label), file, label)
+            yield from _iter_text_row_makers(_read_decompressed_text(file, label), file, label)
             return
         from datasets import load_from_disk  # slow
 
@@ -113,7 +113,7 @@ def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
         if type(error) is ValueError:
             raise
         raise UsageError(f"{label}: cannot read it: {error.__cause__ or error}") from error
-    yield from iter_dataset_rows(rows)
+    yield from iter_dataset_row_makers(rows)
 
 
 def _read_parquet(file: Path) -> Any:
@@ -134,26 +134,26 @@ def _read_parquet(file: Path) -> Any:
         return Dataset(Table.from_batches(batches, parquet_file.schema_arrow))
 
 
-def iter_dataset_rows(dataset: Any) -> Iterator[RowMaker]:
+def iter_dataset_row_makers(dataset: Any) -> Iterator[RowMaker]:
     """Yields a function for each row of a dataset of the ``datasets`` library."""
     for place in range(len(dataset)):
         yield lambda place=place: LocatedRow(dataset[place], f"row {place}")  # type: ignore[misc]
 
 
-def _iter_text_rows(text: str, file: Path, label: str) -> Iterator[RowMaker]:
+def _iter_text_row_makers(text: str, file: Path, label: str) -> Iterator[RowMaker]:
     suffixes = [part.lower() for part in file.suffixes if part.lower() not in _PACKED]
     suffix = (suffixes or [""])[-1]
     start, first_line = next(_iter_text_lines(text), (1, ""))
     first_line = first_line.strip()
     if suffix not in _TABLES and (suffix in _JSON or first_line[:1] in ("{", "[", '"')):
-        document = _try_parse_json(text)
-        first_value = _try_parse_json(first_line)
+        document = _parse_json_or_none(text)
+        first_value = _parse_json_or_none(first_line)
         if isinstance(document, dict | list):
             values = _list_rows(document)
             is_single_line = len(values) == 1 and len(first_line) == len(text.strip())
             unit, start = ("line", start) if is_single_line else ("record", 1)
             for number, value in enumerate(values, start):
-                yield partial(_make_located_row, value, label, f"{unit} {number}")
+                yield partial(_make_row_from_json_value, value, label, f"{unit} {number}")
             return
         if suffix == ".json" and first_value is None:
             _parse_json(text, label)  # raises the reason
@@ -168,10 +168,10 @@ def _iter_text_rows(text: str, file: Path, label: str) -> Iterator[RowMaker]:
     delimiter, names = _guess_header(first_line[:_HEADER])
     has_known_names = len(names) > 1 and {*names} & {*ASKING} and " " not in "".join(names)
     if suffix in _TABLES or has_known_names:
-        yield from _iter_table_rows(text, delimiter, label)
+        yield from _iter_table_row_makers(text, delimiter, label)
     elif suffix in _TEXTS and "\0" not in text:
         for number, line in _iter_text_lines(text):
-            yield partial(_make_located_row, line.rstrip("\r"), label, f"line {number}")
+            yield partial(_make_row_from_json_value, line.rstrip("\r"), label, f"line {number}")
     else:
         raise UsageError(f"{label}: cannot read such a file; choose from {FORMS}")
 
@@ -196,7 +196,7 @@ def iter_json_lines(file: Path, owner: str) -> Iterator[LocatedRow]:
         yield make()
 
 
-def _parse_constant(name: str) -> None:
+def _parse_nan_as_none(name: str) -> None:
     """Reads NaN as a missing value; refuses other constants."""
     if name != "NaN":
         raise UsageError(f"{name} is no value")
@@ -204,7 +204,7 @@ def _parse_constant(name: str) -> None:
 
 def _parse_json(text: str, label: str, line: int = 1) -> Any:
     try:
-        value = parse_json_within_limits(text, parse_float=str, parse_constant=_parse_constant)
+        value = parse_json_within_limits(text, parse_float=str, parse_constant=_parse_nan_as_none)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except UnicodeEncodeError as error:
@@ -216,7 +216,7 @@ def _parse_json(text: str, label: str, line: int = 1) -> Any:
     raise UsageError(f"{label}, line {line}: {reason}")
 
 
-def _try_parse_json(text: str) -> Any:
+def _parse_json_or_none(text: str) -> Any:
     try:
         return _parse_json(text, "")
     except ValueError:
@@ -224,10 +224,12 @@ def _try_parse_json(text: str) -> Any:
 
 
 def _parse_row(line: str, label: str, number: int) -> LocatedRow:
-    return _make_located_row(_parse_json(line.strip(), label, number), label, f"line {number}")
+    return _make_row_from_json_value(
+        _parse_json(line.strip(), label, number), label, f"line {number}"
+    )
 
 
-def _make_located_row(content: Any, label: str, place: str) -> LocatedRow:
+def _make_row_from_json_value(content: Any, label: str, place: str) -> LocatedRow:
     """Makes a row from an object, a text, or a list of turns or messages."""
     if isinstance(content, str):
         try:
@@ -249,10 +251,14 @@ def _list_rows(document: Any) -> list[Any]:
         are_messages = all(isinstance(entry, dict) and "content" in entry for entry in document)
         return [document] if document and are_messages else document
     lists = [document[name] for name in _LISTS if isinstance(document.get(name), list)]
-    return [row for entry in lists[0] for row in _iter_squad_rows(entry)] if lists else [document]
+    return (
+        [row for entry in lists[0] for row in _flatten_squad_article(entry)]
+        if lists
+        else [document]
+    )
 
 
-def _iter_squad_rows(article: Any) -> Iterator[Any]:
+def _flatten_squad_article(article: Any) -> Iterator[Any]:
     """Yields the nested rows of an article of SQuAD's own file; other values unchanged."""
     if not isinstance(article, dict) or "paragraphs" not in article:
         yield article
@@ -276,7 +282,7 @@ def _guess_header(line: str) -> tuple[str, list[str]]:
     return max(names_by_delimiter.items(), key=lambda pair: len(pair[1]))
 
 
-def _iter_table_rows(text: str, delimiter: str, label: str) -> Iterator[RowMaker]:
+def _iter_table_row_makers(text: str, delimiter: str, label: str) -> Iterator[RowMaker]:
     # whether quotation marks are text
     has_literal_quotes = delimiter == "\t" and not _QUOTED_CELL.search(text)
     quote_style: Any = csv.QUOTE_NONE if has_literal_quotes else csv.QUOTE_MINIMAL
@@ -322,7 +328,7 @@ def parse_message(message: Any) -> tuple[str | None, Any]:
     return (ROLES.get(speaker) if isinstance(speaker, str) else None), content
 
 
-def trim_conversation(row: LocatedRow) -> LocatedRow | None:
+def trim_to_first_question(row: LocatedRow) -> LocatedRow | None:
     """Trims a row's conversation to start with the first question, as FastChat does for ShareGPT;
     None if the speakers do not alternate. Returns other rows unchanged.
     """

@@ -62,7 +62,7 @@ class RandomPromptTask:
         return StopCriteria()
 
     @property
-    def data_file(self) -> str:
+    def data_label(self) -> str:
         """Length and seed of the prompts."""
         return f"{self.prompt_tokens} token ids, seed {self.seed}"
 

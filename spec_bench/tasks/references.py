@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spec_bench.tasks.task import Task
 
 
-def check_references(
+def describe_turns_without_reference(
     task: Task,
     score: str,
     examples: Sequence[Example],
@@ -28,7 +28,7 @@ def check_references(
     count = 0
     bare = []
     for example in examples:
-        has_field = look_up_field(example.meta, field, task.fields, default=example) is not example
+        has_field = look_up_field(example.row, field, task.fields, default=example) is not example
         asked_count = task.count_asked_turns(example)
         count += asked_count
         bare_turns = (t for t in range(asked_count) if not example.references[t])
@@ -36,7 +36,7 @@ def check_references(
     if not bare:
         return ""
     example, turn, has_field = bare[0]
-    row = example.meta
+    row = example.row
     turns = 1 if task.later_turns == "none" else len(example.turns)
     place = row.place if isinstance(row, LocatedRow) else ""
     place += f", turn {turn + 1}" * (turns > 1) + f" (and {len(bare) - 1} more)" * (len(bare) > 1)
@@ -51,4 +51,4 @@ def check_references(
         "a function compute(predictions) needs none" if score.endswith(".py") else "",
     ]
     advice = ", or ".join(filter(None, remedies))
-    raise UsageError(f"{task.data_file}, {place} has no reference for {score}: {advice}")
+    raise UsageError(f"{task.data_label}, {place} has no reference for {score}: {advice}")

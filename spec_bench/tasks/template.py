@@ -48,14 +48,14 @@ def _parse_template(key: str, template: str) -> list[str]:
     return names
 
 
-def check_placeholders(key: str, template: str, names: Sequence[str]) -> None:
+def require_exact_placeholders(key: str, template: str, names: Sequence[str]) -> None:
     """Checks that a template has exactly these names; raises UsageError if not."""
     if _parse_template(key, template) != [*names]:
         expected_fields = " and ".join(f"{{{name}}}" for name in names)
         raise UsageError(f"{key} must be a text with {expected_fields} in it, got {template!r}")
 
 
-def check_templates(
+def require_valid_templates(
     templates: Sequence[str],
     plain_template: str,
     fields: Fields,
@@ -72,7 +72,7 @@ def check_templates(
         if not (names := _parse_template("task.template", template)):
             raise UsageError(f"task.template must be {TEMPLATE}, got {template!r}")
         read_names.update(names)
-    check_placeholders("task.plain", plain_template, ("turn",))
+    require_exact_placeholders("task.plain", plain_template, ("turn",))
     if surplus := [name for name in fields if name not in read_names]:
         raise UsageError(
             f"task.fields.{surplus[0]} is read by nothing; read are {', '.join(sorted(read_names))}"

@@ -83,10 +83,9 @@ class DialogueBatches:
     layers: Layers = LAST  # layers whose hidden states are concatenated
     dialogues_per_pass: int = 16  # dialogues in a pass of the target
     kept_gib: float = 0.0  # host memory for the hidden states of all dialogues
+    # by dialogue
     _cached_states: dict[int, Tensor] = field(default_factory=dict, repr=False)
-    _cached_tokens: dict[int, Tensor] = field(
-        default_factory=dict, repr=False
-    )  # tokens by dialogue
+    _cached_tokens: dict[int, Tensor] = field(default_factory=dict, repr=False)
     # positions of a dialogue whose hidden states are used, and those whose next tokens are guessed
     select_positions = staticmethod(find_learned_positions)
     select_starts = staticmethod(find_learned_positions)

@@ -23,7 +23,7 @@ from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import hash_json, open_regular_file, write_errors_naming, write_text
 from spec_bench.tasks import Task
-from spec_bench.tasks.example import get_fixed_answers
+from spec_bench.tasks.example import get_answers_or_references
 from spec_bench.tasks.template import encode_all_but_failing, render_chat
 from spec_bench.train.batches import Dialogue, find_learned_positions
 from spec_bench.train.settings import TargetAnswerSettings, TrainSettings
@@ -136,7 +136,7 @@ def _make_answered_dialogues(
         if data.kind == "task":
             prompts = encode_all_but_failing(examples, lambda e: task.encode(e, tokenizer))
         else:
-            prompts = task.encode_all(examples, tokenizer)
+            prompts = task.encode_asked_turns(examples, tokenizer)
         ends = task.make_stop_criteria(tokenizer)
         stop_ids = ends.stop_ids
     else:
@@ -187,13 +187,13 @@ def read_answered_chats(task: Task, limit: int | None = None) -> list[Messages]:
     examples = task.read_examples(limit)
     chats = list[Messages]()
     for example in examples:
-        answers = get_fixed_answers(example)[: len(example.turns)]
+        answers = get_answers_or_references(example)[: len(example.turns)]
         if answers:
             messages = task.list_messages(example, len(answers) - 1, answers)
             chats.append([*messages, {"role": "assistant", "content": answers[-1]}])
     if not chats:
         raise UsageError(
-            f"{task.data_file}: none of its {len(examples)} rows has an answer; "
+            f"{task.data_label}: none of its {len(examples)} rows has an answer; "
             "data.answered_by=target has the target answer"
         )
     return chats

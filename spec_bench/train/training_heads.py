@@ -224,9 +224,8 @@ class TrainableSequenceHead(TrainableHead):
     ) -> tuple[Tensor, Tensor]:
         """Computes losses and best tokens [n] from outputs and next states [n, D], p [n, V']."""
         head = self.heads
-        logits = head.compute_own_logits(output, self._project)[
-            :, : p.shape[-1]
-        ]  # padding is no token
+        logits = head.compute_own_logits(output, self._project)
+        logits = logits[:, : p.shape[-1]]  # padding is no token
         entropy = -(p * log_softmax(logits.float(), dim=-1)).sum(-1)
         best = logits.detach().argmax(-1)
         best = best if head.ids is None else head.ids[best]

@@ -15,7 +15,11 @@ import torch
 import spec_bench
 from spec_bench import api
 from spec_bench.api.answers import StreamedText
-from spec_bench.api.jobs import _write_prompts_file, prepare_overrides, select_columns
+from spec_bench.api.jobs import (
+    _write_prompts_file,
+    build_overrides_and_save_prompts,
+    select_columns,
+)
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.decode import recording
 from spec_bench.engine.cache import CachePool
@@ -236,14 +240,18 @@ def test_what_a_call_cannot_take_is_named_and_nothing_written(
 def test_a_setting_by_keyword_is_read_as_it_was_given():
     texts = ["\n\n", 'a"b', "é\\", '\\"', "a: {b}, [c]"]
     told = {"task.stop": texts, "confirm": {"best": 1, "by": "speedup"}, "plan": False}
-    config = compose_config(prepare_overrides((), told))
+    config = compose_config(build_overrides_and_save_prompts((), told))
     assert list(config.task.stop) == texts
     assert (config.confirm.best, config.confirm.by, config.plan) == (1, "speedup", False)
     config = compose_config(
-        prepare_overrides((), {"prompts": "all", "task.metrics": "[./f.py]", "seed": 2})
+        build_overrides_and_save_prompts(
+            (), {"prompts": "all", "task.metrics": "[./f.py]", "seed": 2}
+        )
     )
     assert (config.prompts, config.task.metrics, config.seed) == (None, ["./f.py"], 2)
-    assert compose_config(prepare_overrides((), {"metrics": ["f1", "./f.py"]})).task.metrics == [
+    assert compose_config(
+        build_overrides_and_save_prompts((), {"metrics": ["f1", "./f.py"]})
+    ).task.metrics == [
         "f1",
         "./f.py",
     ]
@@ -257,9 +265,9 @@ def test_a_loaded_draft_that_embeds_fewer_tokens_is_refused(pair):
 
 
 def test_a_loaded_pair_stands_for_its_names_in_a_job(pair):
-    assert prepare_overrides((), {}, pair=pair)[0] == "pair=embedded"
+    assert build_overrides_and_save_prompts((), {}, pair=pair)[0] == "pair=embedded"
     own = spec_bench.load_pair(target="embedded:target", draft="embedded:draft_distilled")
-    words = prepare_overrides((), {"seed": 1}, pair=own)
+    words = build_overrides_and_save_prompts((), {"seed": 1}, pair=own)
     assert 'pair.target="embedded:target"' in words and "pair=embedded" not in words
     assert words[-2:] == ["seed=1", "sink=quiet"]
 
@@ -290,7 +298,7 @@ def test_a_reference_of_a_conversation_is_of_its_last_turn(tmp_path):
         ["a", talk, talk, "b"], [["x", "z"], "y", ["p", None], None], tmp_path
     )
     lines = map(json.loads, file.read_text("utf-8").splitlines())
-    assert "generation.temperature=0" in prepare_overrides((), {"temperature": 0})
+    assert "generation.temperature=0" in build_overrides_and_save_prompts((), {"temperature": 0})
     golds = [line.get("reference") for line in lines]
     assert golds == [[["x", "z"]], [None, "y"], ["p", None], None]
 
@@ -339,11 +347,17 @@ def test_a_sweep_runs_every_combination_and_checks_all_first(monkeypatch, tmp_pa
 def test_the_decoders_that_are_named_beside_a_target_are_those_that_run():
     settings = {"target": "models/ours", "draft": "models/small", "decoders": ["sd:3"]}
     for order in (settings, dict(reversed(settings.items()))):
-        assert not [word for word in prepare_overrides([], order) if "prompt_lookup" in word]
-        assert "cells=[sd:3]" in prepare_overrides([], order)
-    assert any("prompt_lookup" in word for word in prepare_overrides([], {"target": "models/ours"}))
+        assert not [
+            word for word in build_overrides_and_save_prompts([], order) if "prompt_lookup" in word
+        ]
+        assert "cells=[sd:3]" in build_overrides_and_save_prompts([], order)
+    assert any(
+        "prompt_lookup" in word
+        for word in build_overrides_and_save_prompts([], {"target": "models/ours"})
+    )
     assert not any(
-        "prompt_lookup" in word for word in prepare_overrides(["decoder=ar"], {"target": "x"})
+        "prompt_lookup" in word
+        for word in build_overrides_and_save_prompts(["decoder=ar"], {"target": "x"})
     )
 
 
@@ -426,7 +440,7 @@ def test_a_gpus_answers_are_recorded_once_and_a_stream_under_way_keeps_its_decod
         target = HuggingFaceModel(module, pair.models[0].vocab_size, DEVICE, "static")
         on_gpu = LoadedPair(pair.pair, pair.tokenizer, [target], (), CachePool())
         assert on_gpu.decode("Dora has", "ar", max_new_tokens=4).tokens == expected
-        ((decoder, _),) = on_gpu._recorded.values()
+        ((decoder, _),) = on_gpu._recorded_decoders.values()
         assert decoder.recordings.graphs
         made = decoder.recordings
         on_gpu.decode("Dora has three boats", "ar", max_new_tokens=4)

@@ -55,8 +55,8 @@ def test_the_law_of_a_token_by_hand():
     assert law.log_p.tolist() == pytest.approx([math.log(0.25), -math.inf])
     assert law.entropy[0] == pytest.approx(1.5 * math.log(2))
     assert law.variance[0] == pytest.approx(0.25 * math.log(2) ** 2)
-    assert law.below[0] == pytest.approx(0.75)  # the tie goes to the lower id
-    assert law.first.tolist() == [True, False]
+    assert law.mass_before[0] == pytest.approx(0.75)  # the tie goes to the lower id
+    assert law.is_first.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("side", [1, -1])

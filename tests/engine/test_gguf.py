@@ -21,7 +21,7 @@ from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.types import Request
 from spec_bench.system import signals
 from spec_bench.system.model_cache import (
-    describe_weights,
+    describe_original_weights,
     find_gguf,
     get_converted_gguf_path,
     get_fetched_model_path,
@@ -185,7 +185,7 @@ def test_a_large_model_is_written_in_bfloat16_and_in_several_files(file, monkeyp
     shutil.rmtree(get_converted_gguf_path(file))
     folder = Path(resolve_or_convert_model(str(file)))
     assert len(list(folder.glob("model-*.safetensors"))) > 2
-    assert describe_weights(folder) == "Q8_0, dequantised to bfloat16"
+    assert describe_original_weights(folder) == "Q8_0, dequantised to bfloat16"
     rounded = load_model(ModelSpec(str(folder))).module.state_dict()
     assert exact.keys() == rounded.keys()
     for name, weight in exact.items():

@@ -201,7 +201,7 @@ def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(tmp
     said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     said[4]["choices"][0]["turns"][1] = "ERROR"
     found = read_answer_file(written(path, *said))
-    assert found.failed == ["84"] and len(found.answers) == 29
+    assert found.failed_ids == ["84"] and len(found.generations) == 29
 
 
 def test_without_its_runs_a_table_has_no_texts_to_write(tmp_path, capsys):

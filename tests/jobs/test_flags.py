@@ -11,7 +11,7 @@ from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
 from spec_bench.__main__ import main, parse_arguments, run_command
-from spec_bench.api.jobs import prepare_overrides
+from spec_bench.api.jobs import build_overrides_and_save_prompts
 from spec_bench.jobs.config.compose import (
     compose_config,
     explain_in_one_line,
@@ -114,7 +114,7 @@ def test_a_typed_text_that_may_be_a_newline_or_latex_is_refused(command, monkeyp
 
 
 def test_a_text_from_python_keeps_its_backslash():
-    words = prepare_overrides((), {"task.stop": [r"\nabla", "\n"]})
+    words = build_overrides_and_save_prompts((), {"task.stop": [r"\nabla", "\n"]})
     assert 'task.stop=["\\nabla", "\n"]' in words
 
 

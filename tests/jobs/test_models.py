@@ -9,7 +9,7 @@ import pytest
 from scripts.check import model_files
 from spec_bench.jobs.config.model_files import compute_file_digests, read_config_dtype
 from spec_bench.jobs.store.experiment import Experiment
-from spec_bench.sinks.rows import build_archived_id
+from spec_bench.sinks.rows import build_past_models_id
 from spec_bench.system import file_digests, files
 from tests.commands import verify
 from tests.jobs.tiny import untimed
@@ -56,14 +56,14 @@ def test_a_cell_of_other_files_is_archived_and_comes_back_with_them(
         assert (old["run_id"], old["prompts_digest"]) == (new["run_id"], new["prompts_digest"])
         assert old["target_digest"] != new["target_digest"] != ""
         assert old["token_ids_digest"] != new["token_ids_digest"] != ""
-        assert rows(results, "archive.csv")[decoder] == {**old, "run_id": build_archived_id(old)}
+        assert rows(results, "archive.csv")[decoder] == {**old, "run_id": build_past_models_id(old)}
     assert verify([str(results)]) == 0
     rewrite(target / "chat_template.jinja", TEMPLATE)
     before = len(calls)
     run_job(*words)
     assert (rows(results), len(calls)) == (first, before), "nothing is decoded again"
     archived = {row["run_id"] for row in rows(results, "archive.csv").values()}
-    assert archived == {build_archived_id(row) for row in second.values()}
+    assert archived == {build_past_models_id(row) for row in second.values()}
 
 
 def test_a_job_that_is_killed_in_another_models_cell_leaves_the_old_row_in_the_archive(
@@ -80,7 +80,7 @@ def test_a_job_that_is_killed_in_another_models_cell_leaves_the_old_row_in_the_a
     assert rows(tmp_path / "results") == {}
     archived = rows(tmp_path / "results", "archive.csv")
     assert archived == {
-        name: {**row, "run_id": build_archived_id(row)} for name, row in first.items()
+        name: {**row, "run_id": build_past_models_id(row)} for name, row in first.items()
     }
 
 

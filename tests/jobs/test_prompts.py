@@ -15,7 +15,7 @@ from spec_bench.jobs.job.results import write_results
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.tasks import build_task
-from spec_bench.tasks.example import CUT, TREE_LEVELS, cut_out_middle, fit_to_context
+from spec_bench.tasks.example import CUT, TREE_LEVELS, cut_middle_of_text, fit_to_context
 from tests.commands import answers
 from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
@@ -449,9 +449,13 @@ def test_the_template_stays_whole_and_as_much_of_both_ends_of_the_text_as_fits(r
         fit_to_context(
             example, 10, task.cut_texts_to, lambda each: len(task.encode(each, tokenizer))
         )
-    assert cut_out_middle("abcdefgh", 3) == f"ab{CUT}h"
-    assert cut_out_middle("abcdefgh", 0) == CUT
-    assert (cut_out_middle("abc", 3), cut_out_middle("abc", None), cut_out_middle(7, 1)) == (
+    assert cut_middle_of_text("abcdefgh", 3) == f"ab{CUT}h"
+    assert cut_middle_of_text("abcdefgh", 0) == CUT
+    assert (
+        cut_middle_of_text("abc", 3),
+        cut_middle_of_text("abc", None),
+        cut_middle_of_text(7, 1),
+    ) == (
         "abc",
         "abc",
         7,

@@ -143,7 +143,7 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
     asked = build_unpinned_settings(compose_config(words))
     race = start_race(asked, asked.request.confirm)
-    assert (len(race.open), race.prompts, race.next_round_prompts() > 0) == (
+    assert (len(race.open), race.prompts, race.count_next_round_prompts() > 0) == (
         cells,
         prompts,
         cells > 3,

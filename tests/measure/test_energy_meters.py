@@ -125,7 +125,7 @@ def test_a_counter_that_wraps_several_times_in_a_window_is_counted_each_time(tmp
                 partial.write_text(f"{step * 1_000_000 % 2_000_000}")
                 partial.replace(file)
                 counted = step * 1_000_000
-                assert until(lambda least=counted: sum(counter._counted.values()) >= least)
+                assert until(lambda least=counted: sum(counter._counted_uj.values()) >= least)
 
         reading = window(counter, meanwhile=turns)[0]
     assert (reading.energy_j, reading.note) == (13.0, "")
@@ -137,10 +137,10 @@ def test_counters_of_a_processor_are_read_every_quarter_of_a_minute_and_no_longe
     waited = []
     zone(tmp_path, "intel-rapl:0", "package-0", 0, range_uj=65_532_610_987)
     with opened("rapl", root=str(tmp_path)) as counter:
-        over = counter._over
-        counter._over = SimpleNamespace(wait=lambda seconds: waited.append(seconds) or True)
+        over = counter._stop_event
+        counter._stop_event = SimpleNamespace(wait=lambda seconds: waited.append(seconds) or True)
         counter._keep_reading()
-        counter._over = over
+        counter._stop_event = over
     assert waited == [pytest.approx(16.4, abs=0.1)] and over.is_set()
 
 
@@ -264,10 +264,12 @@ def test_a_wrong_setting_is_refused_by_name(config, named):
 
 def test_settings_that_move_a_joule_are_part_of_the_run_id_and_no_meter_is_none():
     one, two = (parse_energy_settings({"meter": "nvidia_smi", "period_s": p}) for p in (0.1, 0.2))
-    assert one.identity() != two.identity()
-    assert parse_energy_settings({"meter": "nvml", "devices": 1}).identity()["devices"] == ["1"]
+    assert one.get_run_id_settings() != two.get_run_id_settings()
+    assert parse_energy_settings({"meter": "nvml", "devices": 1}).get_run_id_settings()[
+        "devices"
+    ] == ["1"]
     for name in ("none", "auto"):
-        assert parse_energy_settings({"meter": name}).identity() == "none"
+        assert parse_energy_settings({"meter": name}).get_run_id_settings() == "none"
 
 
 class Constant(EnergyMeter):
@@ -282,7 +284,7 @@ def test_a_meter_of_another_package_has_settings_of_its_own():
     try:
         assert build_meter({"meter": "constant", "watts": 50.0}).idle_power_w == 50.0
         told = parse_energy_settings({"meter": "constant"})
-        assert told.identity() == {"meter": "constant", "watts": 40.0, "idle_s": 1.0}
+        assert told.get_run_id_settings() == {"meter": "constant", "watts": 40.0, "idle_s": 1.0}
         with pytest.raises(ValueError, match=r"energy\.wats"):
             parse_energy_settings({"meter": "constant", "wats": 1})
     finally:

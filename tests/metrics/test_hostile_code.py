@@ -196,7 +196,7 @@ def test_rows_of_a_wheel_are_read_from_the_cache(tmp_path, monkeypatch):
         task.read_examples()
     task = replace(task, run_code=True)
     (example,) = task.read_examples()
-    assert example.id == "a/0" and task.data_file == "mine==1.0 rows.jsonl.gz"
+    assert example.id == "a/0" and task.data_label == "mine==1.0 rows.jsonl.gz"
     assert SCORE.passes(RIGHT["a fenced block"], example.references[0][0])
 
 

@@ -26,10 +26,10 @@ def test_a_call_that_costs_as_much_as_all_its_tokens_never_pays():
 
 def test_a_draft_that_costs_more_must_accept_more():
     (one, three) = compute_break_evens({1: 1.0, 2: 1.2, 4: 1.5})
-    assert (one.length, three.length) == (1, 3)
-    assert one.acceptance[0.0] == pytest.approx(0.2)  # 1 + a = 1.2
+    assert (one.draft_tokens, three.draft_tokens) == (1, 3)
+    assert one.acceptance_by_draft_share[0.0] == pytest.approx(0.2)  # 1 + a = 1.2
     for each in (one, three):
-        wanted = [each.acceptance[share] for share in SHARES]
+        wanted = [each.acceptance_by_draft_share[share] for share in SHARES]
         assert None not in wanted and wanted == sorted(wanted)
 
 

@@ -10,10 +10,12 @@ from spec_bench.recommend.race import CandidateElimination
 def run_race(race, rates):
     """Decodes as a race asks; ``rates`` (candidates, prompts). Candidates and prompts by round."""
     rounds = []
-    while count := race.next_round_prompts():
-        rounds.append((len(race.open), count))
-        seen = pd.DataFrame(rates[race.open, : race.used + count], index=race.open)
-        race.end_round(count, seen.mean(axis=1), seen)
+    while count := race.count_next_round_prompts():
+        rounds.append((len(race.remaining), count))
+        seen = pd.DataFrame(
+            rates[race.remaining, : race.used_prompts + count], index=race.remaining
+        )
+        race.drop_candidates_after_round(count, seen.mean(axis=1), seen)
     return rounds
 
 
@@ -26,7 +28,7 @@ def test_fewer_candidates_get_more_prompts_and_no_more_is_decoded_than_may_be(al
     race = CandidateElimination([*range(60)], 3, 243, 15)
     rounds = run_race(race, alike)
     assert rounds == [(60, 2), (14, 4), (6, 8)]
-    assert race.answers == 243 - sum((cells + 1) * count for cells, count in rounds) >= 0
+    assert race.answer_budget == 243 - sum((cells + 1) * count for cells, count in rounds) >= 0
 
 
 def test_who_is_told_apart_is_out_and_the_others_get_its_time(alike):
@@ -34,7 +36,7 @@ def test_who_is_told_apart_is_out_and_the_others_get_its_time(alike):
     race = CandidateElimination([*range(20)], 3, 123, 40)
     (_, first), (second, more), *_ = run_race(race, rates)
     assert (first, second) == (2, 5) and more > 4
-    assert set(race.open) <= set(range(5))
+    assert set(race.remaining) <= set(range(5))
 
 
 def test_who_is_not_told_apart_stays_while_there_is_time_and_the_best_leads():
@@ -42,10 +44,10 @@ def test_who_is_not_told_apart_stays_while_there_is_time_and_the_best_leads():
     rates[3] = 1.5
     rates[:, ::2] -= 0.5  # prompts differ, and all candidates alike
     race = CandidateElimination([*range(6)], 2, 81, 30)
-    assert [cells for cells, _ in run_race(race, rates)] == [6, 2, 2] and race.open[0] == 3
+    assert [cells for cells, _ in run_race(race, rates)] == [6, 2, 2] and race.remaining[0] == 3
     noisy = rates + np.random.default_rng(1).normal(size=rates.shape)
     assert run_race(race := CandidateElimination([*range(6)], 2, 81, 30), noisy)[1][0] == 6
-    assert len(race.open) == 2
+    assert len(race.remaining) == 2
 
 
 def test_a_candidate_without_a_number_is_out_and_missing_prompts_are_no_difference(alike):
@@ -54,12 +56,12 @@ def test_a_candidate_without_a_number_is_out_and_missing_prompts_are_no_differen
     rates[1, 1] = np.nan
     race = CandidateElimination([*range(6)], 2, 81, 15)
     run_race(race, rates)
-    assert 0 not in race.open
+    assert 0 not in race.remaining
     race = CandidateElimination([*range(3)], 2, 81, 15)
     run_race(race, np.full((3, 15), np.nan))
-    assert race.open == []
+    assert race.remaining == []
 
 
 @pytest.mark.parametrize(("cells", "best"), [(3, 3), (2, 3), (1, 1)])
 def test_there_is_no_race_where_all_are_wanted(cells, best):
-    assert CandidateElimination([*range(cells)], best, 100, 15).next_round_prompts() == 0
+    assert CandidateElimination([*range(cells)], best, 100, 15).count_next_round_prompts() == 0

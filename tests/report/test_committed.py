@@ -48,7 +48,7 @@ from tests.report.shown import (
 )
 from tests.said import naming
 
-ROOT = files.find_package_folder("results")
+ROOT = files.get_data_folder("results")
 TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("*/results.csv")])
 SCREENED = sorted(ROOT.glob("embedded/*/screening.csv"))
 ROUNDING = 1e-9

@@ -40,7 +40,7 @@ from spec_bench.report.tables.render import (
     format_tables_csv,
     format_tables_html_page,
 )
-from spec_bench.system.files import escape_cell, find_package_folder
+from spec_bench.system.files import escape_cell, get_data_folder
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.published import COLUMNS, FILE
@@ -479,7 +479,7 @@ def test_a_paper_whose_pair_no_config_names_says_so(tmp_path, monkeypatch):
 
 
 def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypatch, capsys):
-    readme = (find_package_folder("experiments") / "README.md").read_text(encoding="utf-8")
+    readme = (get_data_folder("experiments") / "README.md").read_text(encoding="utf-8")
     assert [name for name in COLUMNS if f"`{name}`" not in readme] == []
     own = package(tmp_path, "mine", monkeypatch)
     (own.parents[1] / "conf/pair").mkdir(parents=True)

@@ -176,7 +176,7 @@ def tuned(**alphas):
 
 
 def test_every_pair_with_a_tuned_draft_is_compared_with_the_plain_one():
-    names = {path.stem for path in (files.find_package_folder("conf") / "pair").glob("*.yaml")}
+    names = {path.stem for path in (files.get_data_folder("conf") / "pair").glob("*.yaml")}
     tuned = {name: name.replace("_ft", "_") for name in names if "_ft" in name}
     compared = import_paper_code(load_paper("mcsd").folder, "claims").TUNED
     assert compared == {**tuned, "embedded": "embedded_plain"}
@@ -208,7 +208,7 @@ def at_same_width(averages, *widths):
     """The contrasts of one group at DSBD's average widths with beams of these widths."""
     settings = (squad("dsbd", "6x2@0.9", beam_width=each) for each in averages)
     rows = frame(*settings, *(squad("beam_sampling", str(width)) for width in widths))
-    ask = ClaimQuery(rows, RecordReader(files.find_package_folder("results")))
+    ask = ClaimQuery(rows, RecordReader(files.get_data_folder("results")))
     by = import_paper_code(load_paper("dsbd").folder, "claims")._interpolated
     asked = Comparison(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
     group = Group("squad", rows)

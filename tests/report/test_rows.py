@@ -426,7 +426,7 @@ def test_scores_that_a_result_was_not_made_with_are_one_line(wrong, tmp_path, ca
 
 def test_nothing_else_in_the_report_opens_raw_runs():
     raw = re.compile(r"GENERATIONS|files\.CELL|run_folder")
-    folder = files.find_package_folder("report")
+    folder = files.get_data_folder("report")
     paths = [path for path in folder.rglob("*.py") if raw.search(path.read_text("utf-8"))]
     assert paths == [folder / "data" / "counts.py"]
 

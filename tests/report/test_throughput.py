@@ -9,9 +9,9 @@ from spec_bench.report.figures.throughput import (
     draw_and_format_throughput,
     split_throughput_lines,
 )
-from spec_bench.system.files import find_package_folder
+from spec_bench.system.files import get_data_folder
 
-BATCHES = find_package_folder("results") / "embedded/redrafter-batches/results.csv"
+BATCHES = get_data_folder("results") / "embedded/redrafter-batches/results.csv"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from spec_bench.system import file_digests, files
-from spec_bench.system.file_digests import get_file_digest
+from spec_bench.system.file_digests import hash_file_with_cache
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def test_other_bytes_of_the_same_size_and_time_are_another_digest(tmp_path, read
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"weight")
     before = path.stat()
-    digest = get_file_digest(path)
+    digest = hash_file_with_cache(path)
     assert digest == files.hash_file(path)
     change(path, before)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert get_file_digest(path) == files.hash_file(path) != digest
+    assert hash_file_with_cache(path) == files.hash_file(path) != digest
 
 
 def test_a_file_is_read_once_by_all_processes_and_again_where_the_memory_is_damaged(
@@ -51,7 +51,7 @@ def test_a_file_is_read_once_by_all_processes_and_again_where_the_memory_is_dama
 ):
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"weight")
-    digest = get_file_digest(path)
+    digest = hash_file_with_cache(path)
     for memory in ("kept", "damaged", "a folder"):
         monkeypatch.setattr(file_digests, "_digests", {})  # another process
         (kept,) = (tmp_path / "cache" / "digests").iterdir()
@@ -60,7 +60,7 @@ def test_a_file_is_read_once_by_all_processes_and_again_where_the_memory_is_dama
         if memory == "a folder":
             kept.unlink()
             kept.mkdir()
-        assert [get_file_digest(path) for _ in range(2)] == [digest] * 2
+        assert [hash_file_with_cache(path) for _ in range(2)] == [digest] * 2
     assert reads == [path] * 3
 
 
@@ -68,6 +68,6 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path, reads, monkeyp
     monkeypatch.setattr(file_digests, "SETTLED_S", 60.0)
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"weight")
-    get_file_digest(path)
-    get_file_digest(path)
+    hash_file_with_cache(path)
+    hash_file_with_cache(path)
     assert reads == [path] * 2

@@ -104,13 +104,13 @@ def test_what_is_no_csv_is_named_with_its_line(tmp_path, text, line, why):
 
 
 def test_a_folder_that_takes_no_file_or_is_not_there_is_named(tmp_path):
-    files.check_writable(tmp_path / "new")
+    files.require_writable(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="/proc/none"):
-        files.check_writable(Path("/proc/none"))
-    assert (files.find_package_folder("experiments") / "rsd").is_dir()
+        files.require_writable(Path("/proc/none"))
+    assert (files.get_data_folder("experiments") / "rsd").is_dir()
     with pytest.raises(ValueError, match="'nothing'"):
-        files.find_package_folder("nothing")
+        files.get_data_folder("nothing")
 
 
 def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_path):

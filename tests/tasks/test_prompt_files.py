@@ -13,7 +13,7 @@ import datasets
 import pytest
 from omegaconf import OmegaConf
 
-from spec_bench.api.jobs import prepare_overrides
+from spec_bench.api.jobs import build_overrides_and_save_prompts
 from spec_bench.audit.__main__ import complete_options_and_read_task
 from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config
@@ -107,25 +107,29 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
     monkeypatch.chdir(tmp_path)
     file = str(written(tmp_path, name))
     task = build_task_from_files(file)
-    expected = task.encode_all(task.read_examples(), plain_tokenizer)
+    expected = task.encode_asked_turns(task.read_examples(), plain_tokenizer)
 
     def of_job(words):
         job = build_unpinned_settings(compose_config(words))
-        return job.task.encode_all([*job.examples, *job.confirmation_examples], plain_tokenizer)
+        return job.task.encode_asked_turns(
+            [*job.examples, *job.confirmation_examples], plain_tokenizer
+        )
 
     search = ["experiment=recommend", "prompts=2", "confirm={best: 1, by: speedup, prompts: 1}"]
     assert of_job(flags_to_overrides("run", ["--data", file])) == expected
     assert of_job([*search, *flags_to_overrides("recommend", ["--data", file])]) == expected
-    assert of_job(prepare_overrides([], {"data": file})) == expected
+    assert of_job(build_overrides_and_save_prompts([], {"data": file})) == expected
     audited = complete_options_and_read_task(parse_options("check decoders", ["--prompts", file]))
-    assert audited.encode_all(audited.read_examples(), plain_tokenizer) == expected
+    assert audited.encode_asked_turns(audited.read_examples(), plain_tokenizer) == expected
 
 
 def test_several_files_are_one_and_their_ids_may_be_the_same(tmp_path):
     file, other = written(tmp_path, "comma.csv"), written(tmp_path, "semicolon.csv")
     flags = flags_to_overrides("run", ["--data", str(file), "--data", str(other), "prompts=null"])
     shells = flags_to_overrides("run", ["--data", str(file), str(other), "prompts=null"])
-    assert [*flags] == shells and prepare_overrides([], {"data": [file, other]})[:2] == flags[:2]
+    assert [*flags] == shells and build_overrides_and_save_prompts([], {"data": [file, other]})[
+        :2
+    ] == flags[:2]
     job = build_unpinned_settings(compose_config(flags))
     assert [example.turns[0] for example in job.examples] == ASKED * 2
     assert "comma.csv, semicolon.csv: 6 prompts (prompt); 3 repeat" in job.task.describe_data(

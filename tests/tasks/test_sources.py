@@ -20,7 +20,7 @@ from spec_bench.records.types import SqlReference
 from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, get_subtask
 from spec_bench.settings.configs import get_conf_dir, read_composed_config
 from spec_bench.tasks import build_task, source
-from spec_bench.tasks.references import check_references
+from spec_bench.tasks.references import describe_turns_without_reference
 from spec_bench.tasks.source import EMBEDDED
 from spec_bench.tasks.spider import compute_databases_digest
 from tests.question_files import QUESTIONS, question_file, written
@@ -196,10 +196,10 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(tmp_path):
 def test_the_prompt_allows_unanswerable_and_the_row_says_so(squad_file):
     task = local("squad", squad_file)
     assert "answer: unanswerable\nTitle: Oslo\n" in task.read_examples()[0].turns[0]
-    assert task.data_file == f"{squad_file.name}, instructed"
+    assert task.data_label == f"{squad_file.name}, instructed"
     embedded = build_task(config("squad"))
     assert embedded.read_examples(1)[0].turns[0].startswith("Title: ")
-    assert embedded.data_file == "squad.jsonl"
+    assert embedded.data_label == "squad.jsonl"
 
 
 @pytest.mark.parametrize("sample", ["first", "random"])
@@ -207,7 +207,7 @@ def test_answered_questions_alone_are_asked_and_the_row_says_so(squad_file, samp
     asked = {"answered_only": True, "instruction": None, "sample": sample}
     task = local("squad", squad_file, **asked)
     assert [example.id for example in task.read_examples()] == ["q0"]
-    assert task.data_file == f"{squad_file.name}, answered questions only"
+    assert task.data_label == f"{squad_file.name}, answered questions only"
     every = build_task(config("squad") | {"answered_only": True})
     assert all(each.references[0] for each in every.read_examples(50))
     assert len(every.read_examples()) < len(build_task(config("squad")).read_examples())
@@ -346,14 +346,21 @@ def test_prompts_without_a_reference_are_left_out_or_named_with_what_helps(
     row, score, said, tmp_path
 ):
     task = task_of(tmp_path, {"turns": "a", "reference": "b"}, {"turns": ["a", "b"], **row})
-    assert check_references(task, score, task.read_examples(limit=1), may_be_empty=False) == ""
+    assert (
+        describe_turns_without_reference(
+            task, score, task.read_examples(limit=1), may_be_empty=False
+        )
+        == ""
+    )
     told = "1 of 2 answers are scored; line 2, turn 1 has no reference"
     assert (
-        check_references(task, score, task.read_examples(), may_be_empty=False)
+        describe_turns_without_reference(task, score, task.read_examples(), may_be_empty=False)
         == f"{score}: {told}"
     )
     with pytest.raises(ValueError, match=naming("mine.jsonl, ", *said)):
-        check_references(task, score, task.read_examples(offset=1) * 2, may_be_empty=score == "f1")
+        describe_turns_without_reference(
+            task, score, task.read_examples(offset=1) * 2, may_be_empty=score == "f1"
+        )
 
 
 def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path):
@@ -447,9 +454,9 @@ def test_every_embedded_reference_names_the_database_that_its_row_names():
     for example in build_task(config("spider")).read_examples():
         ((gold,),) = example.references
         assert isinstance(gold, SqlReference)
-        name = example.meta["db_id"]
+        name = example.row["db_id"]
         assert gold.database == SHIPPED / name / f"{name}.sqlite"
-        assert gold == example.meta["query"]
+        assert gold == example.row["query"]
 
 
 def test_the_databases_lie_where_the_user_says(tmp_path):

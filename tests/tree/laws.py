@@ -66,7 +66,7 @@ def _hidden(target, said):
     """[T, D] hidden states of the target."""
     tokens, places = torch.tensor([said]), torch.arange(len(said))[None]
     states = torch.nn.functional.one_hot(
-        target.number_hidden_states(tokens, places), target.hidden_size
+        target.find_hidden_state_indices(tokens, places), target.hidden_size
     )
     return states[0].double()
 

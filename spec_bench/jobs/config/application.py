@@ -44,7 +44,7 @@ from spec_bench.jobs.config.compose import (
 from spec_bench.settings.fields import print_wrapped_error
 from spec_bench.settings.override_values import quote_value
 from spec_bench.system import files, signals
-from spec_bench.system.errors import UsageError, report_fault
+from spec_bench.system.errors import UsageError, print_fault
 from spec_bench.system.redaction import RedactedLogRecord, redact, redact_values
 
 _wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
@@ -196,7 +196,7 @@ def run_application(
             return 130
         job_error = to_job_error(error, resumes)
         if job_error is None:
-            return report_fault(error, program, resumes)
+            return print_fault(error, program, resumes)
         if _wants_trace:
             raise
         if job_error.message:

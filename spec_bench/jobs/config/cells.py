@@ -127,11 +127,11 @@ class Cell:
     ) -> Cell:
         """Builds a cell from a decoder's resolved mapping."""
         # What a decoder may contain is known only where decoders are, which needs torch.
-        from spec_bench.audit.decoders import refuse_inexact_rule
+        from spec_bench.audit.decoders import refuse_inexact_plugin_rule
         from spec_bench.decode.config import read_decoder
 
         config = read_decoder(settings, sampling)
-        refuse_inexact_rule(config.verifier, config.tree.name)
+        refuse_inexact_plugin_rule(config.verifier, config.tree.name)
         return cls(config, settings)
 
     @property

@@ -91,7 +91,7 @@ def _list_fetched_or_converted_models() -> Iterator[tuple[str, ...]]:
         yield (
             model_cache.get_name_under_fetched_models(folder),
             f"{size:.1f} GiB",
-            model_cache.describe_weights(folder),
+            model_cache.describe_original_weights(folder),
         )
 
 

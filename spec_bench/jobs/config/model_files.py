@@ -18,14 +18,14 @@ from spec_bench.engine.architectures import ARCHITECTURES, read_random_architect
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import refuse_unreadable_weights
 from spec_bench.system.errors import UsageError
-from spec_bench.system.file_digests import get_file_digest
+from spec_bench.system.file_digests import hash_file_with_cache
 from spec_bench.system.files import hash_json
-from spec_bench.system.hub import is_hub_reachable
+from spec_bench.system.hub import probe_hub_and_set_offline
 from spec_bench.system.model_cache import (
     find_gguf,
     get_converted_gguf_path,
     get_fetched_model_path,
-    has_model_files,
+    has_model_config,
 )
 
 EMBEDDED = "embedded:"
@@ -58,14 +58,14 @@ def resolve_or_convert_model(name: str) -> str:
         return str(folder)
     if name.startswith(FETCHED):
         folder = get_fetched_model_path(name.removeprefix(FETCHED))
-        if not has_model_files(folder):
+        if not has_model_config(folder):
             target = name.removeprefix(FETCHED).split("/")[0]
             raise UsageError(f"{name!r} is not on this machine yet: make {target}")
         return str(folder)
     path = Path(name).expanduser()
     if (file := find_gguf(path)) and not (path / "config.json").is_file():
         folder = get_converted_gguf_path(file)
-        if not has_model_files(folder):
+        if not has_model_config(folder):
             from spec_bench.engine.gguf_conversion import convert_gguf_file
 
             convert_gguf_file(file, folder)
@@ -127,7 +127,7 @@ def compute_file_digests(name: str, with_weights: bool = True) -> Digests:
     for file in _list_model_files(folder):
         if with_weights or file.suffix not in _WEIGHTS:
             try:
-                digests[os.path.relpath(file, folder)] = get_file_digest(file)
+                digests[os.path.relpath(file, folder)] = hash_file_with_cache(file)
             except OSError as error:
                 raise _make_read_error(name, file, error) from None
     return digests
@@ -170,7 +170,7 @@ def find_hub_commit(name: str, revision: str | None = None, fetch: bool = True) 
     from huggingface_hub import hf_hub_download
 
     try:
-        only_cache = not (fetch and is_hub_reachable())
+        only_cache = not (fetch and probe_hub_and_set_offline())
         file = hf_hub_download(name, "config.json", revision=revision, local_files_only=only_cache)
     except Exception:  # whatever it is, loading the model hits it again and says so
         return None

@@ -51,8 +51,8 @@ from spec_bench.settings.validation import (
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import hash_json
-from spec_bench.system.hub import is_hub_reachable
-from spec_bench.system.model_cache import describe_weights
+from spec_bench.system.hub import probe_hub_and_set_offline
+from spec_bench.system.model_cache import describe_original_weights
 from spec_bench.vocabulary.published import wrap_in_list
 
 _MODELS = ("target", "draft")
@@ -207,7 +207,9 @@ class Pair:
         """Describes the GGUF weights of the target and of the first ``draft_count`` drafts; "" if
         there are none.
         """
-        weight_notes = [describe_weights(Path(spec.path)) for spec in self.specs[: 1 + draft_count]]
+        weight_notes = [
+            describe_original_weights(Path(spec.path)) for spec in self.specs[: 1 + draft_count]
+        ]
         names = ("", *(f"draft {number}: " for number in range(1, len(weight_notes))))
         named_notes = zip(names, weight_notes, strict=True)
         return "; ".join(name + weights for name, weights in named_notes if weights)
@@ -270,7 +272,7 @@ def require_models_exist(pair: PairSettings, is_served: bool) -> None:
         is_local = name.startswith(RANDOM) or Path(resolve_or_convert_model(name)).is_dir()
         if is_local or find_hub_commit(name, fetch=False):
             continue
-        if not is_hub_reachable() or ("/" not in name and find_hub_commit(name) is None):
+        if not probe_hub_and_set_offline() or ("/" not in name and find_hub_commit(name) is None):
             raise UsageError(
                 f"--{key} {name!r}: no folder here, and the hub cannot be reached or has none of "
                 "that name"

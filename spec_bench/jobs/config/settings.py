@@ -39,8 +39,14 @@ from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import hash_json
 from spec_bench.system.groups import group_by_key
-from spec_bench.tasks import Example, RandomPromptTask, Task, build_task, replace_scores_by_metrics
-from spec_bench.tasks.references import check_references
+from spec_bench.tasks import (
+    Example,
+    RandomPromptTask,
+    Task,
+    build_task,
+    override_scores_with_metrics,
+)
+from spec_bench.tasks.references import describe_turns_without_reference
 from spec_bench.tasks.spider import SCHEMA_LINE, compute_databases_digest
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import CLEAN
@@ -134,7 +140,7 @@ class JobSettings:
                 "revision": self.pair.find_heads_revision(kind),
             }
             pair["heads"] = {"kind": kind, **heads_source}
-        task = replace_scores_by_metrics(self.request.task)
+        task = override_scores_with_metrics(self.request.task)
         settings = {
             "pair": pair,
             "task": {key: value for key, value in task.items() if key not in _NOT_IDENTITY},
@@ -156,7 +162,7 @@ class JobSettings:
             "tree_revision": cell.config.tree.revision,
             "earlier": cell.config.drafter.file_digest,
             "protocol": self.request.protocol,
-            "energy": self.request.energy.identity(),
+            "energy": self.request.energy.get_run_id_settings(),
             "warmup": self.request.warmup,
             "seed": self.request.seed,
             "engine_number": ENGINE,
@@ -182,7 +188,7 @@ class JobSettings:
         """
         if not isinstance(self.task, Task):
             return ""
-        return check_references(
+        return describe_turns_without_reference(
             self.task, score, (*self.examples, *self.confirmation_examples), may_be_empty
         )
 
@@ -238,7 +244,7 @@ class JobSettings:
             tokenize=task.tokenize or "",
             protocol="" if self.request.protocol == CLEAN else self.request.protocol,
             data_source=task.source.kind,
-            data_file=task.data_file,
+            data_file=task.data_label,
             data_revision=task.data_revision,
             prompts_digest=self.prompts_digest,
             target_revision=pair.revisions[0] or "",

@@ -38,8 +38,8 @@ from spec_bench.measure.provenance import (
     MachineMonitor,
     PeakMemoryMonitor,
     collect_provenance,
-    describe_machine,
-    get_device_name,
+    format_device_count_and_model,
+    get_gpu_name_or_device,
 )
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.plain import compare_plain_with_printed, find_printed_plain_scores
@@ -398,13 +398,13 @@ class ModelBackend:
         device = session.settings.device
         config = getattr(getattr(target, "module", None), "config", None)
         return {
-            "device": get_device_name(device),
+            "device": get_gpu_name_or_device(device),
             "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
             "attention": getattr(config, "_attn_implementation", "") or "",
             "products": getattr(target, "products", ""),
             "threads": torch.get_num_threads(),
             "stop_rule": session.settings.task.make_stop_criteria(self._tokenizer).rule_text,
-            "machine": describe_machine(device),
+            "machine": format_device_count_and_model(device),
         }
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ from spec_bench.sinks.rows import (
     merge_results_csv,
     read_results_rows,
     result_to_row,
-    strip_archive_suffix,
+    strip_past_models_suffix,
 )
 from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
@@ -82,7 +82,7 @@ class Experiment:
         beside it are no good and those of some row are nowhere else.
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
-            files.check_writable(folder)
+            files.require_writable(folder)
         if self._read_index_header().get("tables") == _stamp_files(self._tables):
             return  # nobody wrote to them since they were made
         rows = self._read_all_rows()
@@ -316,7 +316,7 @@ class Experiment:
                 stages[name] = note.stage or stages.get(name, "")
                 end_times[name] = max(note.ended, end_times.get(name, 0.0))
         for name in sorted(os.listdir(self._results / files.RUNS)):
-            current = strip_archive_suffix(name)  # what other models left in its place is past
+            current = strip_past_models_suffix(name)  # what other models left in its place is past
             if current != name and current in stages:
                 stages[name] = stages[current]
         rows = self._build_rows(stages)

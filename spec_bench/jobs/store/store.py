@@ -27,7 +27,7 @@ from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import to_one_line
 from spec_bench.sinks.rows import (
-    build_archived_id,
+    build_past_models_id,
     compute_digest_columns,
     result_from_json,
     result_to_json,
@@ -81,7 +81,7 @@ class CellStore:
         that its row has: none where it was begun before there were any.
 
         What other models left in its folder is archived: it becomes a cell of its own, which
-        ``build_archived_id`` names. What these models had left there before comes back.
+        ``build_past_models_id`` names. What these models had left there before comes back.
         """
         old_models = self._load_or_set_aside_models_json().get("models")
         if old_models is None and _has_answers(self.folder):
@@ -92,7 +92,7 @@ class CellStore:
             place = {"run_id": self.folder.name}
             past, ours = (
                 self.folder.with_name(
-                    build_archived_id({**place, **compute_digest_columns(cell_models)})
+                    build_past_models_id({**place, **compute_digest_columns(cell_models)})
                 )
                 for cell_models in (old_models, models)
             )

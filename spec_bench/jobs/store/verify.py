@@ -16,10 +16,10 @@ from spec_bench.metrics import CellRecords, summarise
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import to_one_line
-from spec_bench.sinks.rows import read_results_rows, strip_archive_suffix
+from spec_bench.sinks.rows import read_results_rows, strip_past_models_suffix
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.system.printable import to_printable
+from spec_bench.system.printable import redact_and_escape
 
 _GIVEN_COLUMNS = ("draft_calls", "parameter_ratio")
 _CLOSE = 1e-9  # of a number made again on another machine
@@ -45,7 +45,7 @@ def main(options: Namespace) -> int:
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
         faults += _describe_refusal(path, experiment.read_job_record, path)
     lines = faults or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
-    print(to_printable("\n".join(lines)), file=sys.stderr if faults else sys.stdout)
+    print(redact_and_escape("\n".join(lines)), file=sys.stderr if faults else sys.stdout)
     return 2 if faults else 0
 
 
@@ -77,7 +77,7 @@ def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None =
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell_json(folder) if content is None else content
     cell_folder.require_result_fits_generations(folder, cell, compare_whole_file=True)
-    if cell and files.hash_json(cell["settings"]) != strip_archive_suffix(folder.name):
+    if cell and files.hash_json(cell["settings"]) != strip_past_models_suffix(folder.name):
         raise UsageError("its run id is not that of these settings")
     if comparison := cell.get("compared"):
         plain = files.get_run_folder(folder.parents[1], comparison["run_id"])

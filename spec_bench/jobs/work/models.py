@@ -38,7 +38,7 @@ from spec_bench.engine.model_spec import INTERSECTION, read_output_ids
 from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import read_content_id, resolve_or_convert_model
 from spec_bench.jobs.config.pair import Pair
-from spec_bench.measure.provenance import describe_machine
+from spec_bench.measure.provenance import format_device_count_and_model
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ def set_thread_count(
         else:
             count, seconds = time_and_choose_thread_count(
                 stored_choice[0],
-                f"{stored_choice[1]}, {describe_machine('cpu')}, {usual} threads",
+                f"{stored_choice[1]}, {format_device_count_and_model('cpu')}, {usual} threads",
                 usual,
                 run_pass,
             )

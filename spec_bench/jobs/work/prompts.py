@@ -170,7 +170,7 @@ class JobPrompts:
                 "the texts of %s hold special tokens, which a template writes: %r (%s) has %s",
                 format_count(len(marked_examples), "prompt"),
                 first_example.id,
-                getattr(first_example.meta, "place", ""),
+                getattr(first_example.row, "place", ""),
                 ", ".join(found_tokens),
             )
 
@@ -183,7 +183,7 @@ class JobPrompts:
             template = "pair.chat_template" if pair.chat_template else "the tokenizer's"
         if pair.template_arguments:
             template += f" with {dict(pair.template_arguments)}"
-        data = task.data_file
+        data = task.data_label
         if isinstance(task, Task):
             data = task.describe_data(self.examples)
         return f"data: {data}; ends: {ends}; template: {template}"

@@ -152,7 +152,7 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
     """
 
     name = "rapl"
-    _ranges: Mapping[Path, int]  # each counter's folder -> its largest value; after it comes 0
+    _max_uj: Mapping[Path, int]  # each counter's folder -> its largest value; after it comes 0
     _lock = threading.Lock()
 
     def start(self) -> None:
@@ -160,40 +160,40 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
 
         Not of cores (part of a package), the platform, or ``intel-rapl-mmio`` (the same packages).
         """
-        self._over = threading.Event()
+        self._stop_event = threading.Event()
         root = Path(self.settings.root)
         zones = {
             folder: _read_text(folder / "name") for folder in sorted(root.glob("intel-rapl:*"))
         }
-        self._ranges = {
+        self._max_uj = {
             folder: _read_integer(folder / "max_energy_range_uj")
             for folder, name in zones.items()
             if name.startswith("package") or name == "dram"
         }
-        if not self._ranges:
+        if not self._max_uj:
             raise UnmeteredError(f"no intel-rapl package in {root}")
-        self._counted = dict.fromkeys(self._ranges, 0)
+        self._counted_uj = dict.fromkeys(self._max_uj, 0)
         self.mark()
         threading.Thread(target=self._keep_reading, daemon=True).start()
 
     def _keep_reading(self) -> None:
-        while not self._over.wait(min(self._ranges.values()) * 1e-6 / _MOST_W / 4):
+        while not self._stop_event.wait(min(self._max_uj.values()) * 1e-6 / _MOST_W / 4):
             with suppress(UnmeteredError):  # whoever opens or closes a window meets it again
                 self.mark()
 
     def mark(self) -> tuple[int, ...]:
         """Returns the microjoules that each counter has counted since ``start``."""
         with self._lock:
-            for folder, largest_value in self._ranges.items():
-                rise = _read_integer(folder / "energy_uj") - self._counted[folder]
-                self._counted[folder] += rise % (largest_value + 1)
-            return tuple(self._counted.values())
+            for folder, largest_value in self._max_uj.items():
+                rise = _read_integer(folder / "energy_uj") - self._counted_uj[folder]
+                self._counted_uj[folder] += rise % (largest_value + 1)
+            return tuple(self._counted_uj.values())
 
     def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[float, str]:
         return (sum(end) - sum(begin)) * 1e-6, ""
 
     def stop(self) -> None:
-        self._over.set()
+        self._stop_event.set()
 
 
 def _read_text(path: Path) -> str:

@@ -80,7 +80,7 @@ class EnergySettings:
         if len(set(self.devices)) < len(self.devices):
             raise UsageError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
-    def identity(self) -> str | dict[str, Any]:
+    def get_run_id_settings(self) -> str | dict[str, Any]:
         """Returns the settings that change a number; only the name if nothing is measured."""
         names = meter[self.meter].settings
         if not names:

@@ -260,9 +260,9 @@ class PowerSampler:
         self._traces: dict[int, Trace] = {gpu.index: ([], []) for gpu in gpus}
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
-        self._news = threading.Condition()
+        self._new_sample = threading.Condition()
         self._patience_s = ANSWER_S  # for the first sample; then what is left of `_PATIENCE_S`
-        self._ended = ""
+        self._end_reason = ""
 
     def start(self) -> None:
         """Starts the program and waits for each GPU's first sample."""
@@ -284,15 +284,15 @@ class PowerSampler:
         that a slow program costs a job some seconds in all and not at each window.
         """
         due_s = time.monotonic() + self.period_s
-        with self._news:
+        with self._new_sample:
             while not all(t and t[-1] >= end_s for t, _ in self._traces.values()):
-                if self._ended:
-                    raise UnmeteredError(self._ended)
+                if self._end_reason:
+                    raise UnmeteredError(self._end_reason)
                 left_s = due_s + self._patience_s - time.monotonic()
                 if left_s <= 0:
                     self._patience_s = 0.0
                     raise UnmeteredError(f"{PROGRAM} gave no sample when one was due")
-                self._news.wait(left_s)
+                self._new_sample.wait(left_s)
             late_s = time.monotonic() - due_s
             if late_s > 1:
                 self._patience_s = max(0.0, self._patience_s - late_s)
@@ -317,7 +317,7 @@ class PowerSampler:
             with open(terminal, "rb", buffering=0) as output:
                 for line in _iter_terminal_lines(output):
                     stamp_s, index, watts = parse_power_sample(line, self.field)
-                    with self._news:
+                    with self._new_sample:
                         times, power = self._traces.get(index, ([], []))
                         if times and stamp_s < times[-1]:  # the clock was set back
                             times.clear()
@@ -325,7 +325,7 @@ class PowerSampler:
                         if not times or stamp_s > times[-1]:
                             times.append(stamp_s)
                             power.append(watts)
-                        self._news.notify_all()
+                        self._new_sample.notify_all()
         except UnmeteredError as error:
             reason = str(error)
         except (OSError, subprocess.SubprocessError) as error:
@@ -333,9 +333,9 @@ class PowerSampler:
         if not reason:
             assert self._process is not None
             reason = f"{PROGRAM} ended with status {self._process.wait()}"
-        with self._news:
-            self._ended = reason
-            self._news.notify_all()
+        with self._new_sample:
+            self._end_reason = reason
+            self._new_sample.notify_all()
 
 
 def _spawn_on_terminal(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:

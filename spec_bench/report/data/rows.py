@@ -30,7 +30,7 @@ from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.system.printable import to_printable
+from spec_bench.system.printable import redact_and_escape
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import (
     CLEAN,
@@ -176,7 +176,7 @@ def _read_typed_rows(path: Path) -> pd.DataFrame:
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("str"):
         texts = rows[name].map(files.unescape_cell, na_action="ignore")
-        rows[name] = texts.map(to_printable, na_action="ignore")
+        rows[name] = texts.map(redact_and_escape, na_action="ignore")
     of_numbers = [column for column in known_columns if column.holds == "number"]
     for name in (name for number in of_numbers for name in number.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
