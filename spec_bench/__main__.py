@@ -14,7 +14,7 @@ _READERS = ("report", "table", "figure", "check", "page", "compare")
 
 
 def main() -> None:
-    """The console script ``spec-bench``."""
+    """Runs the console script ``spec-bench``."""
     arguments = sys.argv[1:] or ["--help"]
     next_step = (
         "what was written is whole" if arguments[0] in _READERS else "the same command resumes"
@@ -31,8 +31,8 @@ def main() -> None:
 
 
 def choose_command_or_exit(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Returns the command that is meant and its arguments. Raises SystemExit: help was asked for,
-    which is printed, or there is no such command.
+    """Splits the arguments into a command and its own arguments. Prints help, or that there is no
+    such command, and raises SystemExit.
     """
     from spec_bench.settings.arguments import (
         COMMANDS,
@@ -87,7 +87,7 @@ def load_command(
 
 
 def _print_refusal(command: str, error: UsageError) -> int:
-    """Prints what is wrong with a request; returns the status."""
+    """Prints in one line what is wrong with a request; returns the status, 2."""
     from spec_bench.settings.fields import print_wrapped_error
 
     print_wrapped_error(f"{'spec_bench' if command == 'run' else f'spec-bench {command}'}: {error}")
@@ -104,7 +104,7 @@ def run_command(command: str, arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(command: str, arguments: Sequence[str]) -> Namespace:
-    """Returns a command's options, what plain flags mean among its ``words``."""
+    """Parses a command's options; plain flags become overrides in its ``words``."""
     from spec_bench.jobs.config.flags import (
         FLAGS,
         parse_job_arguments,
@@ -126,7 +126,7 @@ def parse_arguments(command: str, arguments: Sequence[str]) -> Namespace:
 
 
 def explain_unknown_command(words: Sequence[str]) -> str:
-    """Returns the line on a word that is no command, with the one that was probably meant."""
+    """Explains in one line that a word is no command, and suggests one."""
     from spec_bench.jobs.config.flags import explain_bare_word
     from spec_bench.settings.arguments import COMMANDS
     from spec_bench.settings.fields import format_suggestion
@@ -148,7 +148,7 @@ def explain_unknown_command(words: Sequence[str]) -> str:
 
 
 def explain_unknown_subcommand(command: str, word: str) -> str:
-    """Returns the line on a word that is no command of a group such as ``check``."""
+    """Explains in one line that a word is no command of a group such as ``check``."""
     from spec_bench.settings.arguments import COMMANDS
 
     things = [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{command} ")]

@@ -49,16 +49,16 @@ class EnumeratedDraws:
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
-        self.taken: list[int] = []
+        self.choices: list[int] = []
         self.alternatives: list[list[int]] = []
         self.probability = 1.0
 
     def choose_alternative(self, probs: Sequence[float]) -> int:
         """Picks the scripted alternative, or the first one with positive probability."""
         possible = [index for index, prob in enumerate(probs) if prob > 0]
-        step = len(self.taken)
+        step = len(self.choices)
         choice = self._script[step] if step < len(self._script) else possible[0]
-        self.taken.append(choice)
+        self.choices.append(choice)
         self.alternatives.append(possible)
         self.probability *= probs[choice]
         return choice
@@ -133,7 +133,7 @@ def enumerate_outcomes(
         draws = EnumeratedDraws(script)
         result = experiment(draws)
         yield draws.probability, result
-        script = list(draws.taken)
+        script = list(draws.choices)
         while script:
             possible = draws.alternatives[len(script) - 1]
             later = [choice for choice in possible if choice > script[-1]]
@@ -222,10 +222,11 @@ def make_markov_decoder(
     seed: int = 0,
     rows: int = 1,
     device: str = "cpu",
-    alter: Callable[[Any], None] | None = None,
+    modify_decoder: Callable[[Any], None] | None = None,
 ) -> tuple[Any, MarkovModel]:
-    """Builds a decoder over a random chain with drafts that resemble it; returns both. ``alter``
-    breaks the decoder in tests of the audit.
+    """Builds a decoder over a random chain with drafts that resemble it; returns both.
+
+    ``modify_decoder`` breaks the decoder in tests of the audit.
     """
     target = MarkovModel(make_random_markov_model(vocab, seed).logits.to(device))
     drafts = []
@@ -234,8 +235,8 @@ def make_markov_decoder(
         drafts.append(MarkovModel(target.logits + noise))
     heads = None if config.heads is None else make_random_heads(target, config.heads, seed)
     decoder = config.build(target, drafts, settings, rows, heads=heads)
-    if alter:
-        alter(decoder)
+    if modify_decoder:
+        modify_decoder(decoder)
     return decoder, target
 
 
@@ -290,12 +291,14 @@ def enumerate_law_differences(
     vocab: int = 3,
     seed: int = 0,
     prompt: Tokens = PROMPT,
-    alter: Callable[[Any], None] | None = None,
+    modify_decoder: Callable[[Any], None] | None = None,
 ) -> tuple[list[float], int]:
     """Enumerates |probability - chain's probability| of all outputs of one iteration, and counts
     the outcomes. Needs a small tree and the ``probability_dtype`` float64.
     """
-    decoder, target = make_markov_decoder(config, settings, vocab=vocab, seed=seed, alter=alter)
+    decoder, target = make_markov_decoder(
+        config, settings, vocab=vocab, seed=seed, modify_decoder=modify_decoder
+    )
     enumerated_law, expected_law, count = enumerate_block_law(
         decoder, partial(target.compute_continuation_law, settings=settings), prompt
     )

@@ -232,8 +232,8 @@ class MachineMonitor:
 
     def begin_window(self) -> None:
         """Opens a window, outside what is timed."""
-        self._waits = read_thread_waits_s()
-        self._began = time.perf_counter()
+        self._thread_waits_s = read_thread_waits_s()
+        self._window_start_s = time.perf_counter()
 
     def end_window(self) -> dict[str, float | None]:
         """Closes the window, outside what is timed, and returns fields of ``Generation``.
@@ -245,9 +245,11 @@ class MachineMonitor:
         """
         load = None
         mhz = None
-        window_s = time.perf_counter() - self._began
+        window_s = time.perf_counter() - self._window_start_s
         waits = read_thread_waits_s()
-        waited_s = max((waits[path] - self._waits.get(path, 0.0) for path in waits), default=0.0)
+        waited_s = max(
+            (waits[path] - self._thread_waits_s.get(path, 0.0) for path in waits), default=0.0
+        )
         self._excess_wait_s += waited_s - BUSY * window_s
         if self._excess_wait_s > 1:
             warn_once_of_busy_cores()

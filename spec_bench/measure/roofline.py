@@ -72,7 +72,10 @@ def count_model_bytes(module: Any, slot_bytes: int) -> ForwardPassByteCounts:
 
 
 def count_pass_bytes(
-    cost: ForwardPassByteCounts, new_tokens: float, context_tokens: float, logit_positions: float
+    byte_counts: ForwardPassByteCounts,
+    new_tokens: float,
+    context_tokens: float,
+    logit_positions: float,
 ) -> float:
     """Returns the least bytes between memory and chip of a pass over ``new_tokens`` tokens after
     ``context_tokens`` ones, if it writes the logits of ``logit_positions`` positions.
@@ -83,9 +86,10 @@ def count_pass_bytes(
     a cache keeps between passes still count, so a model that small can beat its bound.
     """
     token_bytes = (
-        new_tokens * (cost.lookup_bytes + cost.slot_bytes) + context_tokens * cost.slot_bytes
+        new_tokens * (byte_counts.lookup_bytes + byte_counts.slot_bytes)
+        + context_tokens * byte_counts.slot_bytes
     )
-    return cost.weight_bytes + token_bytes + logit_positions * cost.logit_bytes
+    return byte_counts.weight_bytes + token_bytes + logit_positions * byte_counts.logit_bytes
 
 
 def count_decode_bytes(
@@ -103,8 +107,8 @@ def count_decode_bytes(
     this is a lower bound.
     """
 
-    def count_row_bytes(cost: ForwardPassByteCounts, tokens: int) -> float:
-        return count_pass_bytes(cost, tokens, context, tokens) - cost.weight_bytes * (
+    def count_row_bytes(byte_counts: ForwardPassByteCounts, tokens: int) -> float:
+        return count_pass_bytes(byte_counts, tokens, context, tokens) - byte_counts.weight_bytes * (
             1 - 1 / batch_size
         )
 
@@ -117,7 +121,7 @@ def count_decode_bytes(
     return total
 
 
-def bound_over_measured_time(
+def compute_bound_over_measured_time(
     moved_bytes: float,
     generations: Sequence[Generation],
     bytes_per_s: float,

@@ -147,11 +147,15 @@ def find_break_even_acceptance(draft_tokens: int, cost_in_plain_calls: float) ->
     if cost_in_plain_calls <= 1:
         return 0.0
     return float(
-        brentq(lambda a: expected_tokens_per_call(draft_tokens, a) - cost_in_plain_calls, 0.0, 1.0)
+        brentq(
+            lambda a: compute_expected_tokens_per_call(draft_tokens, a) - cost_in_plain_calls,
+            0.0,
+            1.0,
+        )
     )
 
 
-def expected_tokens_per_call(draft_tokens: int, acceptance: float) -> float:
+def compute_expected_tokens_per_call(draft_tokens: int, acceptance: float) -> float:
     """Returns the expected tokens of a call: 1 + a + ... + a^k."""
     return float(sum(acceptance**level for level in range(draft_tokens + 1)))
 

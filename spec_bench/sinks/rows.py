@@ -144,7 +144,7 @@ def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str,
 
 
 def build_past_models_id(row: Row) -> str:
-    """Returns a row's id after its models' files have changed; "" if it has no digests."""
+    """Builds the id of a row whose models' files have changed since; "" if it has no digests."""
     digests = [_flatten_and_redact(row.get(name)) for name in MODELS]
     return f"{row['run_id']}{_OTHER_MODELS}{files.hash_json(digests, 8)}" if digests[0] else ""
 

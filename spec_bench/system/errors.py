@@ -46,7 +46,7 @@ def raise_if_device_lost(error: Exception) -> None:
 
 @contextmanager
 def note_records_in_errors(results: Path, resume_hint: str) -> Iterator[None]:
-    """Notes on errors within where records are kept, and the ``resume_hint``."""
+    """Adds a note to errors in the block: where records are kept, and the ``resume_hint``."""
     try:
         yield
     except Exception as error:

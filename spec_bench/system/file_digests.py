@@ -58,7 +58,7 @@ def hash_file_with_cache(path: Path) -> str:
 
 
 def _read_cached_digest(cache_file: Path, state: str) -> str:
-    """Returns the digest that a file of the cache keeps for a state; "" where it keeps none."""
+    """Reads the digest of a state from a cache file; "" if it has none or is damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         content = json.loads(cache_file.read_bytes())
         if content["state"] == state and content["check"] == _compute_cache_checksum(

@@ -48,8 +48,8 @@ _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 @contextmanager
 def write_errors_naming(path: Path, partial_path: Path | None = None) -> Iterator[None]:
-    """Within the block a refusal to write names the file as it will be called, whoever met it, and
-    where it met the ``partial_path``. Raises OSError: with the number and the system's reason.
+    """Re-raises errors of writing in the block as FileWriteError with the final path, also those of
+    ``partial_path``. It has the system's number and reason.
     """
     try:
         yield
@@ -65,7 +65,7 @@ class FileWriteError(OSError):
 
 
 def explain_write_error(error: OSError) -> str | None:
-    """Returns a refusal to write in one line; None where it is another error."""
+    """Explains an error of writing in one line; None if it is another error."""
     if error.errno not in NO_ROOM and not isinstance(error, FileWriteError):
         return None
     place = "" if error.filename is None else f" {str(error.filename)!r}"
@@ -73,7 +73,7 @@ def explain_write_error(error: OSError) -> str | None:
 
 
 def _find_write_errno(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
-    """Returns the system's number of a refusal to write: of an error, or of what it was made of."""
+    """Finds the system's number of a failed write in an error or its causes; None without one."""
     while error is not None:
         if isinstance(error, OSError):
             filename = None if error.filename is None else str(error.filename)
@@ -94,10 +94,10 @@ _warned: list[bool] = []
 
 
 def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
-    """Locks an open file, or a descriptor, until it is closed; whether it is locked now, where it
-    does not ``may_wait`` until another process gives it back.
+    """Locks an open file, or a descriptor, until it is closed; returns whether it is locked. With
+    ``may_wait`` it waits until another process unlocks it.
 
-    Where the file system has no locks a line says so, once, and the answer is yes: processes that
+    Where the file system has no locks it warns once and returns True: processes that
     work in one folder at the same time are then the user's to keep apart.
     """
     try:
@@ -176,7 +176,7 @@ def open_regular_file(path: Path, mode: str = "a") -> Any:
 
 
 def get_cache_folder() -> Path:
-    """Returns the folder that ``make clean`` removes."""
+    """Returns the cache folder, which ``make clean`` removes."""
     folder = os.environ.get("SPEC_BENCH_CACHE")
     return Path(folder).expanduser() if folder else Path.home() / ".cache" / "spec_bench"
 
@@ -227,20 +227,20 @@ def get_jobs_folder(results: Path, experiment: str) -> Path:
 
 
 def get_training_folder_of_heads(heads_folder: Path) -> str | None:
-    """The training that leaves its heads in a folder, ``results/train/<name>/heads``; else None."""
+    """Returns the training whose heads lie in ``results/train/<name>/heads``; None elsewhere."""
     ours = heads_folder == Path("results", "train", heads_folder.parent.name, "heads")
     return heads_folder.parent.name if ours else None
 
 
 def format_own_command(*words: object, results: object = "results") -> str:
-    """Returns a command of ours as a shell takes it, and its folder of results if not usual."""
+    """Formats a command of this program for a shell, with its results folder if not usual."""
     options = ["--results", results] * (str(results) != "results")
     return shlex.join(map(str, ["spec-bench", *words, *options]))
 
 
 def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
-    """What trains the heads of a pair, ``pair=NAME``, to where it looks for them; a name that ends
-    in ``_blocks4`` is of four residual blocks.
+    """Formats the command that trains the heads of a pair, ``pair=NAME``, to where it looks for
+    them. A name that ends in ``_blocks4`` is of four residual blocks.
     """
     blocks = name.rpartition("_blocks")[2]
     size = f" head.blocks={blocks}" if blocks != name else ""
@@ -266,10 +266,10 @@ def list_results_files(results: Path) -> list[Path]:
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of ``path`` when the block ends well.
+    """Yields a path to write to, which replaces ``path`` when the block ends well.
 
-    The folder is made. After an exception the old file stands and the new one is gone; what a
-    writer left that was killed, the next one removes.
+    Makes the folder. After an exception the old file stays and the new one is removed; the leftover
+    of a killed writer is removed by the next one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():  # nothing takes a device's place, or a folder's

@@ -9,7 +9,7 @@ Made = TypeVar("Made")
 
 
 def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """Returns the items of each key, both in the order in which they come first."""
+    """Groups items by key, keeping the order of both."""
     groups: dict[Key, list[Item]] = {}
     for key, item in pairs:
         groups.setdefault(key, []).append(item)
@@ -21,7 +21,7 @@ def make_in_groups(
     items: Sequence[Item],
     key: Callable[[Item], object],
 ) -> list[Made]:
-    """Makes something of each item, of all items of one key in one call; in the items' order."""
+    """Calls ``make`` once for the items of each key; returns its results in the items' order."""
     results: dict[int, Made] = {}
     for places in group_by_key((key(item), place) for place, item in enumerate(items)).values():
         results |= zip(places, make([items[place] for place in places]), strict=True)
@@ -29,5 +29,5 @@ def make_in_groups(
 
 
 def find_shared_keys(parts: Sequence[Mapping[Key, object]]) -> list[Key]:
-    """Returns the keys that all parts have, in the first one's order; none of no parts."""
+    """Finds the keys that all parts have, in the first one's order; empty without parts."""
     return [key for key in parts[0] if all(key in part for part in parts)] if parts else []

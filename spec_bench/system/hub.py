@@ -8,8 +8,8 @@ _silent: list[float] = []  # when it last was
 
 
 def probe_hub_and_set_offline() -> bool:
-    """Returns whether the hub answers. Until it does its libraries look into their cache alone:
-    each would ask again for half a minute, in lines of its own.
+    """Checks whether the hub answers, and sets its libraries offline while it does not: each would
+    ask again for half a minute, in lines of its own.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session

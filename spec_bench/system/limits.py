@@ -13,8 +13,8 @@ _STATE = Path("/proc/self/statm")  # of Linux, which alone holds a process to su
 
 
 def call_with_timeout(seconds: float, function: Callable[[], Found]) -> Found:
-    """Returns what a function finds, in a thread that is left to itself where it takes too long.
-    Raises TimeoutError: there is no time left.
+    """Calls a function in a thread and returns its result. Raises TimeoutError after so many
+    ``seconds``; the thread then goes on unobserved.
     """
     future: Future[Found] = Future()
 
@@ -32,7 +32,7 @@ def call_with_timeout(seconds: float, function: Callable[[], Found]) -> Found:
 
 @contextmanager
 def limited_memory(extra_bytes: int) -> Iterator[None]:
-    """Gives the process so many bytes more at most within the block; the next is a MemoryError."""
+    """Limits the process to ``extra_bytes`` more memory within the block; more is a MemoryError."""
     if not _STATE.exists():
         yield
         return

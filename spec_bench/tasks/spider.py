@@ -108,7 +108,7 @@ def _print_digest(name: str, digest: str, expected_digest: str | None) -> bool:
 
 
 def main(options: Namespace) -> int:
-    """0 where all is as expected, 1 where it is not."""
+    """Checks the databases and prints the digests; returns 0 if all is as expected, else 1."""
     try:
         files = list_databases(options.folder, options.rows)
         faults = list(filter(None, map(_describe_database_fault, files)))

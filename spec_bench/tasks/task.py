@@ -555,7 +555,7 @@ class Task:
         """Commit of the dataset once ``examples`` has read it, if it has one."""
         return get_commit_of_read_dataset(self.source)
 
-    def extract_answer(self, text: str) -> str:
+    def extract_scored_text(self, text: str) -> str:
         """Extracts the answer from a decoded text: cuts it at the first stop text or end of the
         scored part, and strips it.
         """

@@ -180,7 +180,7 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
     def alter(decoder):
         decoder.policy = Reversed(3, 2)
 
-    assert sample_decoder_p_value(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
+    assert sample_decoder_p_value(RSD_S, WARM, modify_decoder=alter) < FALSE_ALARM_RATE
 
 
 def shift_positions(decoder):
@@ -217,7 +217,7 @@ def count_once(decoder):
     [(SD, shift_positions, 0.01), (MCSD, keep_p, 0.01), (SPECTR, count_once, 1e-3)],
 )
 def test_a_broken_decoder_is_caught(config, alter, least):
-    assert enumerate_decoder_error(config, WARM, alter=alter)[0] > least
+    assert enumerate_decoder_error(config, WARM, modify_decoder=alter)[0] > least
 
 
 # Beam decoders: the joint law of all beams, exactly and by chi-square.

@@ -45,7 +45,7 @@ def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught():
     def unmap(decoder):
         decoder.policy = Unmapped(2)
 
-    error, _ = enumerate_decoder_error(CHAIN.config, WARM, vocab=3, alter=unmap)
+    error, _ = enumerate_decoder_error(CHAIN.config, WARM, vocab=3, modify_decoder=unmap)
     assert error > 1e-3
 
 

@@ -72,11 +72,11 @@ def test_rows_that_decode_together_share_the_reading_of_the_weights():
 
 
 def test_the_share_is_of_the_seconds_of_decoding_and_starved_passes_lower_it():
-    assert roofline.bound_over_measured_time(1000.0, [ONE], 1000.0) == 0.5
+    assert roofline.compute_bound_over_measured_time(1000.0, [ONE], 1000.0) == 0.5
     # The event pair around a pass spans a wait for launches: this halves.
     starved = dataclasses.replace(ONE, decode_s=4.0, target_s=3.0, draft_s=1.0)
-    assert roofline.bound_over_measured_time(1000.0, [starved], 1000.0) == 0.25
-    assert roofline.bound_over_measured_time(1000.0, [], 1000.0) is None
+    assert roofline.compute_bound_over_measured_time(1000.0, [starved], 1000.0) == 0.25
+    assert roofline.compute_bound_over_measured_time(1000.0, [], 1000.0) is None
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from spec_bench.recommend.recommend import (
     PASSES,
     SHARES,
     compute_break_evens,
-    expected_tokens_per_call,
+    compute_expected_tokens_per_call,
     find_break_even_acceptance,
     measure_pass_costs,
 )
@@ -16,7 +16,9 @@ from tests.kinds import tiny_pair_of
 @pytest.mark.parametrize(("length", "cost"), [(1, 1.5), (3, 2.0), (7, 5.4), (15, 1.01)])
 def test_at_the_least_acceptance_a_call_delivers_what_it_costs(length, cost):
     found = find_break_even_acceptance(length, cost)
-    assert found is not None and expected_tokens_per_call(length, found) == pytest.approx(cost)
+    assert found is not None and compute_expected_tokens_per_call(length, found) == pytest.approx(
+        cost
+    )
 
 
 def test_a_call_that_costs_as_much_as_all_its_tokens_never_pays():

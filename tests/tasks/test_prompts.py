@@ -139,11 +139,11 @@ def test_mt_bench_continues_a_fixed_conversation(tmp_path, chat_tokenizer, plain
 
 def test_answers_end_at_the_first_stop_text_or_an_id_that_stops(tmp_path, plain_tokenizer):
     task = task_of("wmt18_deen", tmp_path)
-    assert task.extract_answer(" The house is red.\nGerman: Noch einer") == "The house is red."
-    assert task.extract_answer("\n The house.") == "The house."
-    assert task.extract_answer("  ") == ""
+    assert task.extract_scored_text(" The house is red.\nGerman: Noch einer") == "The house is red."
+    assert task.extract_scored_text("\n The house.") == "The house."
+    assert task.extract_scored_text("  ") == ""
     two = replace(task, stop=("\n", "red"))
-    assert two.extract_answer("The house is red.\nGerman:") == "The house is"
+    assert two.extract_scored_text("The house is red.\nGerman:") == "The house is"
     assert task_of("xsum", tmp_path).make_stop_criteria(plain_tokenizer).stop_ids == (
         2,
         10 + ord("\n"),
@@ -271,7 +271,7 @@ def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
     (example,) = task.read_examples(limit=1)
     assert task.scores == task.make_stop_criteria(EIGHT).stop_ids == ()
     assert example.references == ((),)
-    assert task.extract_answer(" 3 1 ") == " 3 1 "
+    assert task.extract_scored_text(" 3 1 ") == " 3 1 "
     assert task.generation["max_new_tokens"] == 128
 
 

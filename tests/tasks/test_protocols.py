@@ -45,9 +45,9 @@ def houses(tmp_path, name="houses", rows=HOUSES, **more):
 
 def test_what_is_scored_ends_at_a_text_behind_which_decoding_goes_on(tmp_path, plain_tokenizer):
     task = houses(tmp_path, stop=[], score_until=["\n"])
-    assert task.extract_answer(" Red.\nAnd more") == "Red."
+    assert task.extract_scored_text(" Red.\nAnd more") == "Red."
     assert task.make_stop_criteria(plain_tokenizer).stop_texts == ()
-    assert houses(tmp_path, stop=["\n"], score_until=[";"]).extract_answer("a; b\nc") == "a"
+    assert houses(tmp_path, stop=["\n"], score_until=[";"]).extract_scored_text("a; b\nc") == "a"
 
 
 def test_shots_of_a_file_stand_before_each_question_with_their_answers(tmp_path, plain_tokenizer):
@@ -147,7 +147,7 @@ def test_dsbds_authors_write_a_line_for_each_table_and_score_up_to_a_semicolon()
     task = build_task(asked("dsbd=fronts", "protocol=authors", "task=spider").task)
     prompt = task.format_prompt(task.read_examples(1)[0])
     assert prompt.count("columns = [*,") > 3 and prompt.endswith("\nSQL:")
-    assert task.extract_answer(" SELECT 1; SELECT 2") == "SELECT 1"
+    assert task.extract_scored_text(" SELECT 1; SELECT 2") == "SELECT 1"
 
 
 def test_mcsds_authors_ask_bare_prompts_of_chat_models_too(chat_tokenizer, tmp_path):

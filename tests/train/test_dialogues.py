@@ -173,8 +173,8 @@ CHANCE = 1 / VOCAB
 def learned(folder, kind, dialogues):
     """Validation accuracy of three guesses."""
     plan = trained(folder, kind, dialogues, 60, learning_rate=0.03, validate_every=60)
-    held_out = range(len(plan.validation.dialogues))
-    return measure_accuracy(plan.trainee, plan.validation, held_out, 1).best_guess_shares
+    held_out = range(len(plan.validation_batches.dialogues))
+    return measure_accuracy(plan.trainee, plan.validation_batches, held_out, 1).best_guess_shares
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,10 @@ def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
 def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path, guesses):
     made = training(tmp_path, 40, guesses)
     everything = range(8)
-    before = measure_accuracy(made.trainee, made.validation, everything, 4)
+    before = measure_accuracy(made.trainee, made.validation_batches, everything, 4)
     run_training(made)
-    after = measure_accuracy(made.trainee, made.validation, everything, 4)
-    logits, *_ = made.trainee.iter_target_logits(made.validation.make_batch(everything))
+    after = measure_accuracy(made.trainee, made.validation_batches, everything, 4)
+    logits, *_ = made.trainee.iter_target_logits(made.validation_batches.make_batch(everything))
     reach = float(logits.softmax(-1)[:, IDS].sum(-1).mean())  # what any draft over them could share
     lacked, lacks = reach - before.overlaps[0], reach - after.overlaps[0]
     assert -1e-6 < lacks < 0.3 * lacked
@@ -105,7 +105,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     tree = build_decoder(how, target, [draft], greedy)
     ours, theirs = (each.generate([request], seed=0)[0].tokens for each in (tree, plain))
     assert ours == theirs
-    batch = made.validation.make_batch([0])
+    batch = made.validation_batches.make_batch([0])
     learned = torch.stack(list(made.trainee.iter_guess_logits(batch)), dim=1)
     pard = Pard(guesses, None if guesses > 1 else 0)
     for end, expected in enumerate(learned, start=1):  # one level needs no mask
@@ -121,7 +121,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
         )
     # One that begins as this draft says the same.
     again = trainee(2, tmp_path / "draft").iter_guess_logits(
-        batches(made.validation.dialogues, 2).make_batch([0])
+        batches(made.validation_batches.dialogues, 2).make_batch([0])
     )
     torch.testing.assert_close(next(again), learned[:, 0])
     # A folder whose tokens do not fit its weights is named.

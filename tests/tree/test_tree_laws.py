@@ -184,7 +184,9 @@ WRONG = [
 
 def error_of(tree, verifier, alter):
     given = {"name": "altered", "drafter": LM, "tree": tree, "verifier": verifier}
-    return enumerate_decoder_error(read_decoder(given, WARM), WARM, vocab=3, seed=3, alter=alter)[0]
+    return enumerate_decoder_error(
+        read_decoder(given, WARM), WARM, vocab=3, seed=3, modify_decoder=alter
+    )[0]
 
 
 @pytest.mark.parametrize(

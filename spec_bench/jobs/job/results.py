@@ -20,7 +20,7 @@ from spec_bench.jobs.store.experiment import compute_job_id
 from spec_bench.jobs.work.metering import NO_SAMPLE, explain_missing_energy
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.roofline import (
-    bound_over_measured_time,
+    compute_bound_over_measured_time,
     count_decode_bytes,
     count_model_bytes,
     look_up_nominal_bytes_per_s,
@@ -391,7 +391,7 @@ def build_roofline_columns(
     if (bandwidth := measure_bytes_per_s(loaded_models[0].module)) is not None:
         columns["bandwidth_bytes_per_s"] = round(bandwidth * at_once)
     if (nominal := look_up_nominal_bytes_per_s(device_name)) is not None:
-        share = bound_over_measured_time(moved_bytes, generations, nominal * at_once)
+        share = compute_bound_over_measured_time(moved_bytes, generations, nominal * at_once)
         columns["bound_over_measured"] = share
     return columns
 

@@ -280,7 +280,7 @@ class JobPrompts:
     def decode_texts(self, generations: Iterable[Generation]) -> dict[str, str]:
         """Returns the answers by prompt id, for scoring only; counts come from token ids."""
         return {
-            generation.prompt_id: self.task.extract_answer(
+            generation.prompt_id: self.task.extract_scored_text(
                 decode_without_end_token(self.tokenizer, generation.tokens)
             )
             for generation in generations

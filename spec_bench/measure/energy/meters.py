@@ -171,7 +171,7 @@ class EnergyMeter(Generic[Mark]):
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stops measuring, also after ``open`` or ``start`` failed halfway."""
+        """Stops measuring; is called after a failed ``open`` or ``start`` too."""
 
     def idle_w(self, begin: Mark, end: Mark, seconds: float) -> float:
         """Returns the mean watts between two marks, ``seconds`` apart."""
