@@ -161,15 +161,18 @@ def race(drawn: Drawn, times: float = 1, judge: bool = False) -> Found:
     answers = round(times * (3 * (count + 1) + 4 * SEARCHED))
     running = CandidateElimination([*range(count)], BEST, answers, round(times * SEARCHED))
     while prompts := running.count_next_round_prompts():
-        drawn.decode(running.remaining, slice(running.used_prompts, running.used_prompts + prompts))
-        seen = slice(running.used_prompts + prompts)
-        rates = drawn.tokens[seen] / drawn.seconds[running.remaining, seen]
-        values = drawn.tokens[seen].sum() / drawn.seconds[running.remaining, seen].sum(axis=1)
-        by_prompt = pd.DataFrame(rates, index=running.remaining)
-        running.drop_candidates_after_round(
-            prompts, pd.Series(values, index=running.remaining), by_prompt
+        drawn.decode(
+            running.candidates,
+            slice(running.used_prompts, running.used_prompts + prompts),
         )
-    cells = running.remaining[:BEST]
+        seen = slice(running.used_prompts + prompts)
+        rates = drawn.tokens[seen] / drawn.seconds[running.candidates, seen]
+        values = drawn.tokens[seen].sum() / drawn.seconds[running.candidates, seen].sum(axis=1)
+        by_prompt = pd.DataFrame(rates, index=running.candidates)
+        running.drop_candidates_after_round(
+            prompts, pd.Series(values, index=running.candidates), by_prompt
+        )
+    cells = running.candidates[:BEST]
     last = slice(MOST - round(times * FRESH), MOST)
     drawn.decode(cells, last)
     every = np.r_[: running.used_prompts, last]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench.api.jobs import build_overrides_and_save_prompts
 from spec_bench.api.pairs import LoadedPair
-from spec_bench.audit import AUDITED, USUAL
+from spec_bench.audit import AUDIT_PARTS, DEFAULT_DECODERS
 from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def recommend(
     from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.recommend.recommend import format_command
-    from spec_bench.recommend.recommend import search_fastest_decoder as search_decoders
+    from spec_bench.recommend.recommend import search_fastest_decoder
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 15, **settings}
     words = build_overrides_and_save_prompts(overrides, settings, texts, pair, references)
-    result = search_decoders(
+    result = search_fastest_decoder(
         build_unpinned_settings(compose_config(["experiment=recommend", *words]))
     )
     own_words = [word for word in words if word != "sink=quiet"]
@@ -156,7 +156,7 @@ def audit(
     max_new_tokens: int = 64,
     samples: int = 10_000,
     seed: int = 0,
-    decoders: str | Sequence[str] = USUAL,
+    decoders: str | Sequence[str] = DEFAULT_DECODERS,
 ) -> AuditReport:
     """Proves losslessness, as ``spec-bench check decoders``; all parts take about an hour.
 
@@ -179,10 +179,10 @@ def audit(
     from spec_bench.tasks import build_task_from_files
 
     if parts is None:
-        parts = AUDITED if target is None else ()
+        parts = AUDIT_PARTS if target is None else ()
     part_names = [parts] if isinstance(parts, str) else list(parts)
-    if wrong := [name for name in part_names if name not in AUDITED]:
-        raise UsageError(f"parts are {', '.join(AUDITED)}, got {wrong[0]!r}")
+    if wrong := [name for name in part_names if name not in AUDIT_PARTS]:
+        raise UsageError(f"parts are {', '.join(AUDIT_PARTS)}, got {wrong[0]!r}")
     if (target is None) != (draft is None) or (target is not None) != bool(prompts):
         raise UsageError("target, draft and prompts go together")
     pair_lines: Iterable[Any] = ()

@@ -39,7 +39,7 @@ Tokenizer: TypeAlias = str | Path | Any
 
 _MODEL = "a folder, a hub id, embedded:NAME, random:NAME or a loaded transformers model"
 _TOKENIZER = "a folder, a hub id or a loaded tokenizer of transformers"
-_PLAINLY = "set tokenizer.chat_template of the tokenizer, or ask a text with chat=False"
+_NO_TEMPLATE_REMEDY = "set tokenizer.chat_template of the tokenizer, or ask a text with chat=False"
 _PROMPTS = (
     "a text that is not empty, a list of texts, a conversation (a list of messages with role and "
     "content) or a list of conversations (of token ids pair.tokenizer.decode(ids) makes a text)"
@@ -432,7 +432,7 @@ class LoadedPair:
             else:
                 message = {"role": "user", "content": prompt}
                 messages = [message] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
-                text = render_chat(self.tokenizer, messages, remedy=_PLAINLY)
+                text = render_chat(self.tokenizer, messages, remedy=_NO_TEMPLATE_REMEDY)
                 ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             request_id = prompt_id or derive_prompt_id(prompt)
             request = Request(request_id, tuple(ids), max_new_tokens, ends.stop_ids, ends)

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from spec_bench.audit import USUAL
+from spec_bench.audit import DEFAULT_DECODERS
 from spec_bench.system import signals
 from spec_bench.system.errors import UsageError
 
@@ -47,7 +47,7 @@ def complete_options_and_read_task(options: argparse.Namespace) -> Any:
         raise UsageError(
             "--decoders goes with --target; --only PATTERN names parts of the whole audit"
         )
-    options.decoders = options.decoders or USUAL
+    options.decoders = options.decoders or DEFAULT_DECODERS
     if options.draft and not options.prompts:
         raise UsageError("--prompts FILE is needed with --target and --draft")
     if options.temperature <= 0 or min(options.answers, options.max_new_tokens) < 1:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.audit import AUDITED, models
+from spec_bench.audit import AUDIT_PARTS, models
 from spec_bench.audit.beams import (
     enumerate_accepted_counts_error,
     enumerate_beam_error,
@@ -140,7 +140,7 @@ def _iter_beam_lines(case: AuditCase, samples: int, seed: int) -> Iterator[Audit
 
 
 def list_named_parts(names: Sequence[str], samples: int, seed: int) -> list[AuditPart]:
-    """Lists the parts of the named entries of ``AUDITED``."""
+    """Lists the parts of the named entries of ``AUDIT_PARTS``."""
     makers = {
         "rules": iter_rule_parts,
         "decoders": lambda: iter_exact_decoder_parts(samples, seed),
@@ -177,7 +177,7 @@ def run_audit(options: argparse.Namespace, prompts: Any) -> int:
             pair_lines = [audit_pair(*pair, options.decoders)] if options.target else []
             parts = [AuditPart("pair", partial(iter, lines)) for lines in pair_lines]
             if options.all or options.only or not parts:
-                parts = [*list_named_parts(AUDITED, options.samples, options.seed), *parts]
+                parts = [*list_named_parts(AUDIT_PARTS, options.samples, options.seed), *parts]
             for line in run_parts_with_progress(select_parts(parts, options.only)):
                 lines.append(line)
             note = f"tolerance of exact checks {TOLERANCE:g}, "

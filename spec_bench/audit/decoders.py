@@ -253,8 +253,8 @@ def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
 class BlockLaw(NamedTuple):
     """A decoder's law of one block beside the target's."""
 
-    enumerated: Mapping[Tokens, float]
-    expected: Mapping[Tokens, float]
+    enumerated_law: Mapping[Tokens, float]
+    expected_law: Mapping[Tokens, float]
     outcome_count: int
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spec_bench.audit import USUAL
+from spec_bench.audit import DEFAULT_DECODERS
 from spec_bench.audit.catalogue import AuditLine, AuditPart, iter_audit_cases, iter_lines_or_failure
 from spec_bench.core.warp import warped_log_probs
 from spec_bench.decode.config import DecoderConfig, apply_tree_shorthand, read_decoder
@@ -278,7 +278,7 @@ def audit_pair(
     draft_path: str,
     prompts: Task | Sequence[str],
     max_new_tokens: int,
-    decoders: str = USUAL,
+    decoders: str = DEFAULT_DECODERS,
 ) -> Iterator[AuditLine]:
     """Compares greedy answers of ``decoders`` with plain decoding on a pair of models.
 

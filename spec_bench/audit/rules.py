@@ -54,7 +54,7 @@ class RuleCase:
     # kind of siblings; with ``several_drafts`` child j comes from draft j, with ``deterministic``
     # they are the draft's best tokens
     law: Law
-    sampled: int = 1  # number of drawn ones of top-and-sampled children
+    sampled_count: int = 1  # number of drawn ones of top-and-sampled children
 
 
 def iter_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
@@ -234,7 +234,7 @@ def compute_output_law(
     ``has_child_laws`` passes a q for each child instead of the first one's, as trees of distinct
     siblings do.
     """
-    tokens, valid, probability = enumerate_children(q, children, case.law, case.sampled)
+    tokens, valid, probability = enumerate_children(q, children, case.law, case.sampled_count)
     drafts = max(children, 1) if case.law == "several_drafts" else 1
     laws = q[:drafts].expand(len(tokens), -1, -1)
     if has_child_laws and children:

@@ -265,7 +265,7 @@ class GGUFModel:
         generation["eos_token_id"] = ends or None
         made_of = {"made_of": self.file.name, "weights": self.weights}
         configs = {"config.json": config, "generation_config.json": generation}
-        for name, values in {**configs, model_cache.MADE_OF: made_of}.items():
+        for name, values in {**configs, model_cache.ORIGIN_FILE: made_of}.items():
             values.pop("transformers_version", None)  # of one file every version makes one model
             _write_json(folder / name, values)
         for reader in self._readers.values():

@@ -137,9 +137,9 @@ def compute_bound_over_measured_time(
 # the weights. Caches hold the buffer as far as they hold the weights, so the bound is right for
 # small models too.
 
-BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
-LEAST_BYTES = 2**20
-MOST_BYTES = 2**30
+MAX_BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
+MIN_BUFFER_BYTES = 2**20
+MAX_BUFFER_BYTES = 2**30
 _REPEATS = 5
 _NOISE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -154,7 +154,7 @@ def measure_bytes_per_s(model: nn.Module) -> float | None:
     if not weights:
         return None
     weight_bytes = sum(weight.nbytes for weight in weights)
-    buffer_bytes = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
+    buffer_bytes = min(max(weight_bytes, MIN_BUFFER_BYTES), MAX_BUFFER_BYTES)
     dtype = weights[0].dtype if weights[0].dtype in _NOISE_DTYPES else torch.float32
     return _measure_bytes_per_s_once(
         weights[0].device, dtype, buffer_bytes, torch.get_num_threads()
@@ -207,8 +207,8 @@ def time_fastest_kernel(
     on a buffer of normal noise; returns the buffer's bytes and the shortest time.
     """
     columns = 4096
-    count = max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
-    rows = max(1, min(BLOCK_BYTES, buffer_bytes // count) // (columns * dtype.itemsize))
+    count = max(2, 2 * round(buffer_bytes / (2 * MAX_BLOCK_BYTES)))
+    rows = max(1, min(MAX_BLOCK_BYTES, buffer_bytes // count) // (columns * dtype.itemsize))
     blocks = torch.randn(count, rows, columns, dtype=dtype, device=device)
     vector = torch.randn(columns, dtype=dtype, device=device)
     pairs = list(zip(blocks[: count // 2], blocks[count // 2 :], strict=True))

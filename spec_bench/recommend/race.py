@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 ROUNDS = 3
-FIRST = 2  # prompts of the first round; the next has at least twice as many
-REACH = 4.0  # a candidate so many standard errors behind the best is out
+FIRST_PROMPTS = 2  # prompts of the first round; the next has at least twice as many
+MAX_STANDARD_ERRORS = 4.0  # a candidate so many standard errors behind the best is out
 
 
 @dataclass
 class CandidateElimination:
     """A search for the best of some candidates, which are given by their indices."""
 
-    remaining: list[int]  # remaining candidates, after a round the best first
+    candidates: list[int]  # remaining candidates, after a round the best first
     winner_count: int  # number of candidates to find
     answer_budget: int  # answers that it may still decode, with plain decoding's
     prompt_count: int  # all available prompts
@@ -29,10 +29,12 @@ class CandidateElimination:
     def count_next_round_prompts(self) -> int:
         """Returns the number of the next round's prompts; 0 if the race is over."""
         fewest = 0 if self.used_prompts else self.winner_count
-        if len(self.remaining) <= fewest or not self.rounds_left:
+        if len(self.candidates) <= fewest or not self.rounds_left:
             return 0
-        share = self.answer_budget // self.rounds_left // (len(self.remaining) + 1)
-        return min(share if self.used_prompts else FIRST, self.prompt_count - self.used_prompts)
+        share = self.answer_budget // self.rounds_left // (len(self.candidates) + 1)
+        return min(
+            share if self.used_prompts else FIRST_PROMPTS, self.prompt_count - self.used_prompts
+        )
 
     def drop_candidates_after_round(
         self, round_prompts: int, values: pd.Series, values_by_prompt: pd.DataFrame
@@ -41,7 +43,7 @@ class CandidateElimination:
         number over all prompts until now, larger is better; ``values_by_prompt`` has a column per
         prompt.
         """
-        self.answer_budget -= round_prompts * (len(self.remaining) + 1)
+        self.answer_budget -= round_prompts * (len(self.candidates) + 1)
         self.used_prompts += round_prompts
         self.rounds_left -= 1
         sorted_values = values.dropna().sort_values(ascending=False, kind="stable")
@@ -51,9 +53,9 @@ class CandidateElimination:
             .var(axis=1)
             .mean()
         )
-        reach = REACH * (spread / self.used_prompts) ** 0.5
+        reach = MAX_STANDARD_ERRORS * (spread / self.used_prompts) ** 0.5
         close_count = (~(sorted_values < sorted_values.max() - reach)).sum()
         affordable_count = self.answer_budget // max(self.rounds_left, 1) // (2 * round_prompts) - 1
-        self.remaining = [
+        self.candidates = [
             *sorted_values.index[: max(self.winner_count, min(close_count, affordable_count))]
         ]

@@ -55,10 +55,10 @@ if TYPE_CHECKING:  # torch, which refusals do not wait for
 # accepted with chance a independently, a call delivers (1 - a^(k+1)) / (1 - a) tokens (Leviathan et
 # al. 2023, equation 1).
 
-PASSES = (1, 2, 3, 4, 6, 8, 16)
-SHARES = (0.0, 0.02, 0.05, 0.1)
+PASS_TOKENS = (1, 2, 3, 4, 6, 8, 16)
+DRAFT_COST_SHARES = (0.0, 0.02, 0.05, 0.1)
 _CONTEXT = 64
-_ROUNDS = 7
+_TIMED_ROUNDS = 7
 
 
 class ChainBreakEven(NamedTuple):
@@ -84,14 +84,14 @@ def format_break_even_lines(chains: tuple[ChainBreakEven, ...]) -> list[str]:
     """Formats the table of break-even acceptances, a line per length; empty if there is none."""
     if not chains:
         return []
-    heads = "".join(f"{f'r = {share:g}':>10}" for share in SHARES)
+    heads = "".join(f"{f'r = {share:g}':>10}" for share in DRAFT_COST_SHARES)
     lines = [
         "A draft pays if its tokens are accepted more often than this, r its seconds over the "
         "target's:",
         f"{'draft tokens':<14}{'cost of a call':>16}{heads}",
     ]
     for chain in chains:
-        break_evens = [chain.acceptance_by_draft_share[share] for share in SHARES]
+        break_evens = [chain.acceptance_by_draft_share[share] for share in DRAFT_COST_SHARES]
         texts = ["never" if chance is None else f"{chance:.2f}" for chance in break_evens]
         columns = "".join(f"{text:>10}" for text in texts)
         lines.append(f"{chain.draft_tokens:<14}{chain.pass_cost:>16.2f}{columns}")
@@ -104,11 +104,11 @@ def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
 
     from spec_bench.engine.model import wait_for_device
 
-    cache = target.allocate(1, _CONTEXT + max(PASSES))
-    seconds: dict[int, list[float]] = {count: [] for count in PASSES}
+    cache = target.allocate(1, _CONTEXT + max(PASS_TOKENS))
+    seconds: dict[int, list[float]] = {count: [] for count in PASS_TOKENS}
     with torch.inference_mode():
-        for turn in range(_ROUNDS + 1):
-            for count in PASSES:
+        for turn in range(_TIMED_ROUNDS + 1):
+            for count in PASS_TOKENS:
                 tokens = torch.arange(1, count + 1, device=target.device).unsqueeze(0)
                 positions = _CONTEXT + torch.arange(count, device=target.device).unsqueeze(0)
                 mask = torch.ones(1, count, _CONTEXT + count, dtype=torch.bool)
@@ -132,7 +132,8 @@ def compute_break_evens(cost_by_pass_tokens: Mapping[int, float]) -> list[ChainB
         (count - 1, cost) for count, cost in cost_by_pass_tokens.items() if count > 1
     ):
         break_evens = {
-            share: find_break_even_acceptance(length, cost + length * share) for share in SHARES
+            share: find_break_even_acceptance(length, cost + length * share)
+            for share in DRAFT_COST_SHARES
         }
         table.append(ChainBreakEven(length, cost, break_evens))
     return table
@@ -173,7 +174,7 @@ _DROPPED_COLUMNS = (
     "decoder.",
     "spec=",
 )
-_HEADS = (
+_TABLE_HEADS = (
     "decoder",
     "prompts",
     "tokens a call",
@@ -225,7 +226,7 @@ def start_race(settings: JobSettings, confirm: ConfirmSettings) -> CandidateElim
 
 def count_remaining_answers(settings: JobSettings, race: CandidateElimination) -> int:
     """Returns the largest number of answers that a search still decodes, with plain decoding's."""
-    fresh_answers = (min(race.winner_count, len(race.remaining)) + 1) * len(
+    fresh_answers = (min(race.winner_count, len(race.candidates)) + 1) * len(
         settings.confirmation_examples
     )
     return (
@@ -235,7 +236,7 @@ def count_remaining_answers(settings: JobSettings, race: CandidateElimination) -
 
 def describe_search_cost(settings: JobSettings, race: CandidateElimination) -> str:
     """Describes in one line what a search decodes."""
-    count = len(race.remaining)
+    count = len(race.candidates)
     answers = count_remaining_answers(settings, race)
     return (
         f"{format_count(count, 'candidate')}, the best {min(race.winner_count, count)} on "
@@ -376,7 +377,7 @@ def search_fastest_decoder(
 
     def print_stage(prompt_count: str) -> None:
         minutes = count_remaining_answers(settings, race) * search.plain_answer_s / 60
-        stage = f"{format_count(len(race.remaining), 'decoder')} on {prompt_count}"
+        stage = f"{format_count(len(race.candidates), 'decoder')} on {prompt_count}"
         search.print_progress(
             f"some {minutes:.1f} minutes left of the whole search at most; now {stage}"
         )
@@ -384,12 +385,12 @@ def search_fastest_decoder(
     while count := race.count_next_round_prompts():
         print_stage(format_count(count, "prompt"))
         examples = settings.examples[race.used_prompts : race.used_prompts + count]
-        _, *results = search.decode_with_baseline(examples, race.remaining)
+        _, *results = search.decode_with_baseline(examples, race.candidates)
         race.drop_candidates_after_round(
-            count, *search.compute_ranking_values(race.remaining, results)
+            count, *search.compute_ranking_values(race.candidates, results)
         )
     frame = pd.DataFrame()
-    if best := race.remaining[: confirm.best]:
+    if best := race.candidates[: confirm.best]:
         print_stage(f"{len(settings.confirmation_examples)} fresh prompts")
         plain, *results = search.decode_with_baseline(
             settings.confirmation_examples, best, "confirm"
@@ -452,8 +453,8 @@ def main(options: Namespace) -> int:
     command = format_command(result, options.words)
     needs = format_break_even_lines(result.break_evens)
     table = _align_table_columns(result.candidates)
-    told = [": ".join(answer), *([command] if command else []), ""]
-    print("\n".join([*told, *table, *([""] if needs else []), *needs]))
+    output_lines = [": ".join(answer), *([command] if command else []), ""]
+    print("\n".join([*output_lines, *table, *([""] if needs else []), *needs]))
     page = files.get_results_file(settings.results_folder, settings.request.name).with_name(
         f"recommend-{settings.pair.name}-{settings.task.name}.html"
     )
@@ -463,7 +464,7 @@ def main(options: Namespace) -> int:
         task=names.get_task_title(settings.task.name),
         temperature=settings.sampling.temperature,
         told=[*answer, command],
-        heads=_HEADS,
+        heads=_TABLE_HEADS,
         lines=list(_iter_sort_keys_and_texts(result.candidates)),
         needs="\n".join(needs),
     )
@@ -496,7 +497,7 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
 
 def _align_table_columns(candidates: pd.DataFrame) -> list[str]:
     lines = [
-        _HEADS,
+        _TABLE_HEADS,
         *([text for _, text in line] for line in _iter_sort_keys_and_texts(candidates)),
     ]
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]

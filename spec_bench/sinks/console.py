@@ -24,8 +24,8 @@ from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import format_cell_name, summarise_doubts
 from spec_bench.vocabulary.numbers import format_interval
 
-_SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
-_UNLIKE = {"approximate": " (approximate)", "simulated": " (simulated)"}
+_SWEPT_COLUMNS = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
+_LOSSLESS_SUFFIXES = {"approximate": " (approximate)", "simulated": " (simulated)"}
 _MAX_ROWS = 60  # rows in the table; the experiment's file has all of them
 _SHOWN_COLUMNS = {
     "block_efficiency": "tokens/call",
@@ -35,7 +35,7 @@ _SHOWN_COLUMNS = {
 }
 
 
-_IN_A_LOG: dict[str, Any] = {  # a line a minute
+_LOG_LINE_OPTIONS: dict[str, Any] = {  # a line a minute
     "bar_format": "{n} of {total} prompts, some {remaining} left{postfix}\n",
     "mininterval": 60,
     "delay": 60,
@@ -82,7 +82,9 @@ class ProgressBar:
             "unit": "prompt",
         }
         self._bar = (
-            tqdm(**options) if sys.stderr.isatty() else _LogLineProgress(**options, **_IN_A_LOG)
+            tqdm(**options)
+            if sys.stderr.isatty()
+            else _LogLineProgress(**options, **_LOG_LINE_OPTIONS)
         )
         self._label = ""
         self._cell = object()
@@ -185,13 +187,15 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     first_of_modules = {name.partition("_")[0]: name for name in reversed(own_scores)}.values()
     own_scores.sort(key=lambda name: name not in first_of_modules)
     names += [*own_scores, *(name for name in scores[:1] if name not in own_scores)]
-    swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
+    swept = [name for name in _SWEPT_COLUMNS if len({row[name] for row in rows}) > 1]
     marks = dict(
         zip((row["run_id"] for row in rows), _get_session_note_of_each_row(rows), strict=True)
     )
     row_count = len(rows)
     rows = _group_and_keep_fastest_rows(rows)
-    cell_names = [f"{format_cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
+    cell_names = [
+        f"{format_cell_name(row)}{_LOSSLESS_SUFFIXES.get(row['lossless'], '')}" for row in rows
+    ]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
         for row, name in zip(rows, cell_names, strict=True)
@@ -228,7 +232,7 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
 
 def _group_and_keep_fastest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Groups rows by task and setting; of too many it keeps the fastest of each group."""
-    groups = group_by_key((tuple(row[name] for name in _SWEPT), row) for row in rows)
+    groups = group_by_key((tuple(row[name] for name in _SWEPT_COLUMNS), row) for row in rows)
     if len(rows) > _MAX_ROWS:
         max_rows = max(1, _MAX_ROWS // len(groups))
         for name, group in groups.items():
@@ -243,7 +247,7 @@ def _group_and_keep_fastest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapp
 def _get_session_note_of_each_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the note about each row's session, see ``list_row_session_notes``."""
     return make_in_groups(
-        list_row_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT)
+        list_row_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT_COLUMNS)
     )
 
 

@@ -23,8 +23,8 @@ from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
 Row = Mapping[str, Any]
-NEEDED = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
-_DIGITS = 16  # of a model's digest in a row
+REQUIRED_COLUMNS = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
+_DIGEST_DIGITS = 16  # of a model's digest in a row
 _ROUNDED_COLUMNS = (
     "nodes_per_call",
     "block_efficiency",
@@ -33,8 +33,9 @@ _ROUNDED_COLUMNS = (
     "token_rate",
     "speedup",
 )
-_POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED_COLUMNS)  # of screened cells
-STATE = (
+# columns of screened cells
+_SCREENED_COLUMNS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED_COLUMNS)
+STATE_COLUMNS = (
     "target_revision",
     "draft_revision",
     "tree_revision",
@@ -42,10 +43,17 @@ STATE = (
     "prompts_digest",
     "engine",
 )
-MODELS = ("target_digest", "draft_digest")
+DIGEST_COLUMNS = ("target_digest", "draft_digest")
 # Columns that follow from state and machine: a user does not vary them on purpose.
-_NOT_VARIED = (*STATE, *MODELS, "token_ids_digest", "run_id", "machine", "attention")
-_OTHER_MODELS = "-of-"  # between a run id and the digest of its past models
+_NOT_VARIED = (
+    *STATE_COLUMNS,
+    *DIGEST_COLUMNS,
+    "token_ids_digest",
+    "run_id",
+    "machine",
+    "attention",
+)
+_PAST_MODELS_MARK = "-of-"  # between a run id and the digest of its past models
 
 
 def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
@@ -131,7 +139,7 @@ def result_from_json(content: Row) -> CellResult:
 
 
 def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Returns the columns ``MODELS`` for the digests of a cell's models
+    """Returns the columns ``DIGEST_COLUMNS`` for the digests of a cell's models
     (``Pair.read_model_digests``); the target's column covers its tokenizer.
     """
     if not models:
@@ -139,24 +147,24 @@ def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str,
     target_parts = ("target", "tokenizer")
     target = [dict(models[part]) for part in target_parts if part in models]
     drafts = (dict(digests) for part, digests in models.items() if part not in target_parts)
-    draft_digests = tuple(files.hash_json(digests, _DIGITS) for digests in drafts)
-    return {"target_digest": files.hash_json(target, _DIGITS), "draft_digest": draft_digests}
+    draft_digests = tuple(files.hash_json(digests, _DIGEST_DIGITS) for digests in drafts)
+    return {"target_digest": files.hash_json(target, _DIGEST_DIGITS), "draft_digest": draft_digests}
 
 
 def build_past_models_id(row: Row) -> str:
     """Builds the id of a row whose models' files have changed since; "" if it has no digests."""
-    digests = [_flatten_and_redact(row.get(name)) for name in MODELS]
-    return f"{row['run_id']}{_OTHER_MODELS}{files.hash_json(digests, 8)}" if digests[0] else ""
+    digests = [_flatten_and_redact(row.get(name)) for name in DIGEST_COLUMNS]
+    return f"{row['run_id']}{_PAST_MODELS_MARK}{files.hash_json(digests, 8)}" if digests[0] else ""
 
 
 def strip_past_models_suffix(run_id: str) -> str:
     """Returns the run id of a row, without the suffix of ``build_past_models_id``."""
-    return run_id.partition(_OTHER_MODELS)[0]
+    return run_id.partition(_PAST_MODELS_MARK)[0]
 
 
 def read_results_rows(path: Path) -> list[dict[str, str]]:
     """Reads a results file's rows as text; none if it is missing. Raises UsageError: it is none."""
-    return files.read_csv(path, NEEDED)
+    return files.read_csv(path, REQUIRED_COLUMNS)
 
 
 def write_results_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -204,26 +212,29 @@ def merge_results_csv(
     past_ids |= {run_id for run_id in run_ids if strip_past_models_suffix(run_id) != run_id}
     present = [rows[run_id] for run_id in run_ids if run_id not in past_ids]
     _archive_rows(path, [rows[run_id] for run_id in run_ids if run_id in past_ids], present)
-    points = [row for row in present if row.get("stage") == "screen"]
-    if points or screening_path.exists():
-        _write_screened_rows(screening_path, points)
+    screened_rows = [row for row in present if row.get("stage") == "screen"]
+    if screened_rows or screening_path.exists():
+        _write_screened_rows(screening_path, screened_rows)
     written_rows = write_results_csv(path, [row for row in present if row.get("stage") != "screen"])
-    return [*map(dict, points), *written_rows]
+    return [*map(dict, screened_rows), *written_rows]
 
 
 def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes screened rows: columns that tell cells apart, and some numbers in five digits."""
-    shown_names = {*columns.list_column_names("identity", "setting", "state", "score"), *_POINTS}
+    shown_names = {
+        *columns.list_column_names("identity", "setting", "state", "score"),
+        *_SCREENED_COLUMNS,
+    }
     filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
-    names = columns.order_column_names({*NEEDED, *(shown_names & filled_names)})
-    points = [{name: row.get(name, "") for name in names} for row in rows]
-    for point in points:
-        if "reason" in point and point["status"] == "complete":
-            point["reason"] = ""
+    names = columns.order_column_names({*REQUIRED_COLUMNS, *(shown_names & filled_names)})
+    screened_rows = [{name: row.get(name, "") for name in names} for row in rows]
+    for screened_row in screened_rows:
+        if "reason" in screened_row and screened_row["status"] == "complete":
+            screened_row["reason"] = ""
         for name in _ROUNDED_COLUMNS:
-            if point.get(name) not in (None, ""):
-                point[name] = f"{float(point[name]):.5g}"
-    files.write_csv(path, points, names)
+            if screened_row.get(name) not in (None, ""):
+                screened_row[name] = f"{float(screened_row[name]):.5g}"
+    files.write_csv(path, screened_rows, names)
 
 
 def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
@@ -252,9 +263,9 @@ def find_superseded_ids(rows: Sequence[Row], end_times: Mapping[str, float]) -> 
     A changed checkpoint, data set or engine makes new cells under equal labels, which would be two
     answers to one question. A newer row replaces an older one if all labels agree (pair, models,
     task, decoder, spec, and all settings that a user varies on purpose, such as temperature, batch
-    size, seed or dtype) and the number of prompts too, but some of ``STATE`` differs. A failed row
-    replaces none. ``end_times`` maps run ids to the Unix seconds when the cell's last job ended; a
-    row that it lacks is older.
+    size, seed or dtype) and the number of prompts too, but one of ``STATE_COLUMNS`` differs. A
+    failed row replaces none. ``end_times`` maps run ids to the Unix seconds when a cell's last job
+    ended; a row that it lacks is older.
     """
     labels_and_settings = columns.list_column_names("identity", "setting")
     names = [name for name in labels_and_settings if name not in _NOT_VARIED]
@@ -265,7 +276,7 @@ def find_superseded_ids(rows: Sequence[Row], end_times: Mapping[str, float]) -> 
             row,
             tuple(_get_csv_text(row, name) for name in names),
             _get_csv_text(row, "prompts"),
-            tuple(_get_csv_text(row, name) for name in STATE),
+            tuple(_get_csv_text(row, name) for name in STATE_COLUMNS),
             end_times.get(str(row["run_id"]), -1.0),
         )
         for row in rows

@@ -18,8 +18,8 @@ from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 SETTLED_S = 10.0  # since a file was written; times of file systems are no finer than two seconds
-_KEPT_BYTES = 1 << 20  # smaller files are read again by every process
-_LONG_BYTES = 1 << 30  # reading so much takes seconds, which a line explains
+_MIN_CACHED_BYTES = 1 << 20  # smaller files are read again by every process
+_MIN_LOGGED_BYTES = 1 << 30  # reading so much takes seconds, which a line explains
 _digests: dict[str, str] = {}  # by the file's state
 
 
@@ -35,11 +35,11 @@ def hash_file_with_cache(path: Path) -> str:
         return _digests[state]
     name = files.hash_json([old_stat.st_dev, old_stat.st_ino], 24)
     cache_file = files.get_cache_folder() / "digests" / f"{name}.json"
-    large = old_stat.st_size >= _KEPT_BYTES
+    large = old_stat.st_size >= _MIN_CACHED_BYTES
     if large and (digest := _read_cached_digest(cache_file, state)):
         _digests[state] = digest
         return digest
-    if old_stat.st_size >= _LONG_BYTES:
+    if old_stat.st_size >= _MIN_LOGGED_BYTES:
         log.info("reading %s, which identifies it; this is done once", path)
     digest = files.hash_file(path)
     new_stat = os.stat(path)

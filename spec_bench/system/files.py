@@ -23,7 +23,7 @@ import spec_bench
 from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import redact_values
 
-NO_ROOM = (
+WRITE_ERRNOS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
@@ -42,7 +42,7 @@ NO_ROOM = (
     errno.ENOTEMPTY,
     errno.ESTALE,
 )
-_LOST_FILE = (*NO_ROOM, errno.ENOENT)  # of a file that is written
+_FILE_ERRNOS = (*WRITE_ERRNOS, errno.ENOENT)  # of a file that is written
 _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 
@@ -66,7 +66,7 @@ class FileWriteError(OSError):
 
 def explain_write_error(error: OSError) -> str | None:
     """Explains an error of writing in one line; None if it is another error."""
-    if error.errno not in NO_ROOM and not isinstance(error, FileWriteError):
+    if error.errno not in WRITE_ERRNOS and not isinstance(error, FileWriteError):
         return None
     place = "" if error.filename is None else f" {str(error.filename)!r}"
     return f"cannot write{place}: {error.strerror}"
@@ -77,9 +77,9 @@ def _find_write_errno(error: BaseException | None, names: tuple[str | None, ...]
     while error is not None:
         if isinstance(error, OSError):
             filename = None if error.filename is None else str(error.filename)
-            return error.errno if error.errno in _LOST_FILE and filename in names else None
+            return error.errno if error.errno in _FILE_ERRNOS and filename in names else None
         if match := _WRITTEN_NUMBER.search(str(error)):
-            return int(match[1]) if int(match[1]) in _LOST_FILE else None
+            return int(match[1]) if int(match[1]) in _FILE_ERRNOS else None
         error = error.__cause__ or error.__context__
     return None
 
@@ -90,7 +90,7 @@ def _find_write_errno(error: BaseException | None, names: tuple[str | None, ...]
 log = logging.getLogger(__name__)
 # What a file system answers that has no locks: Lustre without its option, some network folders.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-_warned: list[bool] = []
+_lock_warnings: list[bool] = []
 
 
 def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
@@ -107,13 +107,13 @@ def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        if not _warned:
+        if not _lock_warnings:
             log.warning(
                 "this file system has no locks (%s): let no two jobs write to one folder at the "
                 "same time",
                 error.strerror,
             )
-            _warned.append(True)
+            _lock_warnings.append(True)
     return True
 
 
@@ -137,7 +137,7 @@ MODELS = "models.json"
 TRACE = "trace.txt"
 ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
-_MARKS = "'=+-@\t\r"
+_FORMULA_STARTS = "'=+-@\t\r"
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
@@ -366,7 +366,11 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
         writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            texts = ((k, v) for k, v in row.items() if v and v.__class__ is str and v[0] in _MARKS)
+            texts = (
+                (k, v)
+                for k, v in row.items()
+                if v and v.__class__ is str and v[0] in _FORMULA_STARTS
+            )
             writer.writerow({**row, **{name: escape_cell(text) for name, text in texts}})
 
 

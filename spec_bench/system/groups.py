@@ -5,7 +5,7 @@ from typing import TypeVar
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
@@ -17,12 +17,12 @@ def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
 
 
 def make_in_groups(
-    make: Callable[[list[Item]], Sequence[Made]],
+    make: Callable[[list[Item]], Sequence[Result]],
     items: Sequence[Item],
     key: Callable[[Item], object],
-) -> list[Made]:
+) -> list[Result]:
     """Calls ``make`` once for the items of each key; returns its results in the items' order."""
-    results: dict[int, Made] = {}
+    results: dict[int, Result] = {}
     for places in group_by_key((key(item), place) for place, item in enumerate(items)).values():
         results |= zip(places, make([items[place] for place in places]), strict=True)
     return [results[place] for place in range(len(items))]

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-Found = TypeVar("Found")
-_STATE = Path("/proc/self/statm")  # of Linux, which alone holds a process to such a limit
+Result = TypeVar("Result")
+_MEMORY_FILE = Path("/proc/self/statm")  # of Linux, which alone holds a process to such a limit
 
 
-def call_with_timeout(seconds: float, function: Callable[[], Found]) -> Found:
+def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
     """Calls a function in a thread and returns its result. Raises TimeoutError after so many
     ``seconds``; the thread then goes on unobserved.
     """
-    future: Future[Found] = Future()
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:
@@ -33,13 +33,13 @@ def call_with_timeout(seconds: float, function: Callable[[], Found]) -> Found:
 @contextmanager
 def limited_memory(extra_bytes: int) -> Iterator[None]:
     """Limits the process to ``extra_bytes`` more memory within the block; more is a MemoryError."""
-    if not _STATE.exists():
+    if not _MEMORY_FILE.exists():
         yield
         return
     import resource
 
     old_limits = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(_STATE.read_text().split()[0])
+    pages = int(_MEMORY_FILE.read_text().split()[0])
     lowest = min(limit for limit in old_limits if limit >= 0) if max(old_limits) >= 0 else 2**63 - 1
     new_limit = min(lowest, pages * os.sysconf("SC_PAGE_SIZE") + extra_bytes)
     resource.setrlimit(resource.RLIMIT_AS, (new_limit, old_limits[1]))

@@ -17,7 +17,7 @@ from spec_bench.system.file_digests import hash_file_with_cache
 from spec_bench.system.files import get_cache_folder, hash_json, write_bytes
 
 GGUF = ".gguf"
-MADE_OF = "converted.json"  # in a folder that was converted: of which file, and how
+ORIGIN_FILE = "converted.json"  # in a folder that was converted: of which file, and how
 _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _CONVERSION_VERSION = 3  # raised when conversion comes to write something else
 
@@ -91,7 +91,7 @@ def describe_original_weights(folder: Path) -> str:
     bfloat16``; "" if it was not converted.
     """
     try:
-        origin = json.loads((folder / MADE_OF).read_bytes())
+        origin = json.loads((folder / ORIGIN_FILE).read_bytes())
         return str(origin.get("weights", ""))
     except (OSError, ValueError, AttributeError):
         return ""

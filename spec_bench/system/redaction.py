@@ -16,8 +16,8 @@ from typing import Any
 HIDDEN = "***"
 KEY = "SPEC_BENCH_SERVER_KEY"
 """The environment variable whose value is sent as bearer token."""
-_SIZE = 8  # letters and digits of the key that are not shown together
-_LONG = 2000
+_PART_LETTERS = 8  # letters and digits of the key that are not shown together
+_MAX_CACHED_LETTERS = 2000
 _RULES = (
     # http://user:password@host
     (r"(?<=//)[^/\s]*@", "***@"),
@@ -49,7 +49,9 @@ _LETTER = re.compile(r"(?:\\u00|\\x|%|&#x)([0-9a-fA-F]{2})|\\[nrt]|([A-Za-z0-9])
 def redact(text: str, secret: str = "") -> str:
     """Returns a text without keys and passwords, also the environment's key and ``secret``."""
     # Without the cache, which would keep a long text.
-    redact_text = _redact_secrets if len(text) < _LONG else _redact_secrets.__wrapped__
+    redact_text = (
+        _redact_secrets if len(text) < _MAX_CACHED_LETTERS else _redact_secrets.__wrapped__
+    )
     return redact_text(text, secret, os.environ.get(KEY, "").strip())
 
 
@@ -90,11 +92,11 @@ def _hide_secret_spellings(text: str, key: str) -> str:
     letters_text = "".join(letter for *_, letter in letters).lower()
     pieces = []
     end = 0
-    for place in range(len(letters) - _SIZE + 1):
-        if letters_text[place : place + _SIZE] in parts:
+    for place in range(len(letters) - _PART_LETTERS + 1):
+        if letters_text[place : place + _PART_LETTERS] in parts:
             start = letters[place][0]
             pieces += [text[end:start], HIDDEN] if start >= end else []
-            end = letters[place + _SIZE - 1][1]
+            end = letters[place + _PART_LETTERS - 1][1]
     return "".join(pieces) + text[end:]
 
 
@@ -106,4 +108,8 @@ def _list_secret_parts(key: str) -> set[str]:
     data = key.encode()
     spelt = [base64.b64encode(bytes(n) + data).decode()[n + bool(n) : -4] for n in range(3)]
     plain = ["".join(filter(str.isalnum, text)).lower() for text in (key, data.hex(), *spelt)]
-    return {text[start : start + _SIZE] for text in plain for start in range(len(text) - _SIZE + 1)}
+    return {
+        text[start : start + _PART_LETTERS]
+        for text in plain
+        for start in range(len(text) - _PART_LETTERS + 1)
+    }

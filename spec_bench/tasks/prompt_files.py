@@ -32,30 +32,30 @@ from spec_bench.system.limits import limited_memory
 Row = Mapping[str, Any]
 
 STDIN = "-"
-CHATS = ("messages", "conversations", "conversation")
-ASKING = (*CHATS, "turns", "instruction", "prompt", "question", "text")
+CHAT_FIELDS = ("messages", "conversations", "conversation")
+PROMPT_FIELDS = (*CHAT_FIELDS, "turns", "instruction", "prompt", "question", "text")
 """Fields that may hold a prompt; the first one that a row has counts."""
-ANSWERING = ("reference", "references", "answer", "output", "summary", "completion")
+REFERENCE_FIELDS = ("reference", "references", "answer", "output", "summary", "completion")
 ROLES = dict.fromkeys(("human", "user", "prompter"), "user")
 ROLES |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot"), "assistant")
 ROLES |= dict.fromkeys(("system", "developer"), "system")
 FORMS = "JSON, JSON lines, CSV, TSV, .txt with a prompt a line, Parquet or a saved dataset"
 # Data sets whose prompts span several fields: fields of their rows, and the task that reads them.
-_TASKS = {
+_TASK_BY_FIELDS = {
     "SQuAD": ({"question", "context", "answers"}, "--task squad"),
     "Spider": ({"question", "query", "db_id"}, "--task spider task.database=FOLDER"),
     "HumanEval": ({"prompt", "entry_point", "test"}, "--task humaneval task.run_code=true"),
     "Dolly": ({"instruction", "context", "response"}, "--task dolly"),
 }
-_LISTS = ("data", "rows", "prompts", "questions", "examples")
-_JSON = (".json", ".jsonl", ".ndjson")
-_TABLES = (".csv", ".tsv")
-_TEXTS = ("", ".txt", ".text", ".md")
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_ROW_LIST_FIELDS = ("data", "rows", "prompts", "questions", "examples")
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_TABLE_SUFFIXES = (".csv", ".tsv")
+_TEXT_SUFFIXES = ("", ".txt", ".text", ".md")
+_COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _TURNS = ("user", "assistant")
 _DELIMITERS = (",", ";", "\t")
 _QUOTED_CELL = re.compile(r'(?:^|\t)"(?:[^"]|"")*"(?:\t|\r?$)', re.MULTILINE)
-_HEADER = 2**16  # characters of the first line to search for column names
+_MAX_HEADER_LETTERS = 2**16  # characters of the first line to search for column names
 csv.field_size_limit(MOST_TEXT)
 
 
@@ -141,11 +141,13 @@ def iter_dataset_row_makers(dataset: Any) -> Iterator[RowMaker]:
 
 
 def _iter_text_row_makers(text: str, file: Path, label: str) -> Iterator[RowMaker]:
-    suffixes = [part.lower() for part in file.suffixes if part.lower() not in _PACKED]
+    suffixes = [part.lower() for part in file.suffixes if part.lower() not in _COMPRESSED_SUFFIXES]
     suffix = (suffixes or [""])[-1]
     start, first_line = next(_iter_text_lines(text), (1, ""))
     first_line = first_line.strip()
-    if suffix not in _TABLES and (suffix in _JSON or first_line[:1] in ("{", "[", '"')):
+    if suffix not in _TABLE_SUFFIXES and (
+        suffix in _JSON_SUFFIXES or first_line[:1] in ("{", "[", '"')
+    ):
         document = _parse_json_or_none(text)
         first_value = _parse_json_or_none(first_line)
         if isinstance(document, dict | list):
@@ -158,18 +160,18 @@ def _iter_text_row_makers(text: str, file: Path, label: str) -> Iterator[RowMake
         if suffix == ".json" and first_value is None:
             _parse_json(text, label)  # raises the reason
         if (
-            suffix in _JSON
+            suffix in _JSON_SUFFIXES
             or isinstance(first_value, dict | list)
-            or (first_value and suffix not in _TEXTS[1:])
+            or (first_value and suffix not in _TEXT_SUFFIXES[1:])
         ):
             for number, line in _iter_text_lines(text):
                 yield partial(_parse_row, line, label, number)
             return
-    delimiter, names = _guess_header(first_line[:_HEADER])
-    has_known_names = len(names) > 1 and {*names} & {*ASKING} and " " not in "".join(names)
-    if suffix in _TABLES or has_known_names:
+    delimiter, names = _guess_header(first_line[:_MAX_HEADER_LETTERS])
+    has_known_names = len(names) > 1 and {*names} & {*PROMPT_FIELDS} and " " not in "".join(names)
+    if suffix in _TABLE_SUFFIXES or has_known_names:
         yield from _iter_table_row_makers(text, delimiter, label)
-    elif suffix in _TEXTS and "\0" not in text:
+    elif suffix in _TEXT_SUFFIXES and "\0" not in text:
         for number, line in _iter_text_lines(text):
             yield partial(_make_row_from_json_value, line.rstrip("\r"), label, f"line {number}")
     else:
@@ -250,7 +252,7 @@ def _list_rows(document: Any) -> list[Any]:
     if isinstance(document, list):
         are_messages = all(isinstance(entry, dict) and "content" in entry for entry in document)
         return [document] if document and are_messages else document
-    lists = [document[name] for name in _LISTS if isinstance(document.get(name), list)]
+    lists = [document[name] for name in _ROW_LIST_FIELDS if isinstance(document.get(name), list)]
     return (
         [row for entry in lists[0] for row in _flatten_squad_article(entry)]
         if lists
@@ -333,7 +335,7 @@ def trim_to_first_question(row: LocatedRow) -> LocatedRow | None:
     None if the speakers do not alternate. Returns other rows unchanged.
     """
     name = find_prompt_field(row)
-    if name not in CHATS[1:] or not isinstance(row[name], list):
+    if name not in CHAT_FIELDS[1:] or not isinstance(row[name], list):
         return row
     messages = row[name]
     roles = [parse_message(message)[0] for message in row[name]]
@@ -351,7 +353,7 @@ def trim_to_first_question(row: LocatedRow) -> LocatedRow | None:
 
 def find_prompt_field(row: Row) -> str:
     """Finds the field that holds a row's prompt; "" if there is none."""
-    return next((name for name in ASKING if row.get(name) not in (None, "", [])), "")
+    return next((name for name in PROMPT_FIELDS if row.get(name) not in (None, "", [])), "")
 
 
 def read_prompt(row: Row) -> Any:
@@ -359,14 +361,14 @@ def read_prompt(row: Row) -> Any:
     a known data set whose prompt spans several fields.
     """
     name = find_prompt_field(row)
-    for title, (other_fields, words) in _TASKS.items():
-        if other_fields <= {*row} and name not in (*CHATS, "turns"):
+    for title, (other_fields, words) in _TASK_BY_FIELDS.items():
+        if other_fields <= {*row} and name not in (*CHAT_FIELDS, "turns"):
             raise UsageError(
                 f"the row is like {title}'s, whose prompt is more than {name!r}: add {words}; "
                 "otherwise give rows a field turns"
             )
     prompt = row[name]
-    if name in CHATS and isinstance(prompt, str):
+    if name in CHAT_FIELDS and isinstance(prompt, str):
         return parse_json_within_limits(prompt) if prompt.startswith("[") else prompt
     input_text = row.get("input") if name == "instruction" else None
     return (
@@ -378,5 +380,5 @@ def read_prompt(row: Row) -> Any:
 
 def find_reference_field(row: Row) -> str:
     """Finds the field that holds a row's reference answer; "" if there is none."""
-    names = (name for name in ANSWERING if type(row.get(name)) in (str, int, list))
+    names = (name for name in REFERENCE_FIELDS if type(row.get(name)) in (str, int, list))
     return next((name for name in names if row[name] not in ("", [])), "")

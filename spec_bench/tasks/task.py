@@ -39,8 +39,8 @@ from spec_bench.tasks.example import (
     read_turns,
 )
 from spec_bench.tasks.prompt_files import (
-    ASKING,
-    CHATS,
+    CHAT_FIELDS,
+    PROMPT_FIELDS,
     LocatedRow,
     Row,
     find_prompt_field,
@@ -72,9 +72,10 @@ from spec_bench.tasks.template import (
 )
 
 RUNS_SQL = "execution_accuracy"  # the score that queries the row's database
-_TOPICS = {"title", "db_id"}  # fields that many questions of a data set may share
-_MANY = 10  # average number of questions of a topic from which on a note counts topics
-_PLAINLY = "set pair.chat_template, or task.chat to auto or false"
+_TOPIC_FIELDS = {"title", "db_id"}  # fields that many questions of a data set may share
+# from this average number of questions of a topic on, a note counts topics
+_QUESTIONS_PER_TOPIC = 10
+_NO_TEMPLATE_REMEDY = "set pair.chat_template, or task.chat to auto or false"
 RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
 
 
@@ -335,7 +336,7 @@ class Task:
         if self._accepts_any_form and (name := find_prompt_field(row)):
             turns = read_turns(read_prompt(row), name)
         else:
-            turns_fields = {"turns": ASKING} if self._accepts_any_form else {}
+            turns_fields = {"turns": PROMPT_FIELDS} if self._accepts_any_form else {}
             turns = read_turns(look_up_field(row, field, {**self.fields, **turns_fields}), field)
         missing = [turn for turn in turns.questions if turn.startswith(self.placeholder or "\0")]
         if missing:
@@ -458,7 +459,7 @@ class Task:
         """
         if self.uses_chat_template(tokenizer):
             messages = self.list_messages(example, turn, history)
-            text = render_chat(tokenizer, messages, remedy=_PLAINLY)
+            text = render_chat(tokenizer, messages, remedy=_NO_TEMPLATE_REMEDY)
             # The chat template writes the special tokens itself.
             ids = encode_text(tokenizer, text, add_special_tokens=False)
         else:
@@ -492,7 +493,7 @@ class Task:
             forms = ", ".join(dict.fromkeys(find_prompt_field(example.row) for example in examples))
         total, left_out = get_read_row_counts(self.source)
         prompt_count = sum(map(self.count_asked_turns, examples))
-        kind = "conversation" if forms in CHATS or prompt_count > count else "prompt"
+        kind = "conversation" if forms in CHAT_FIELDS or prompt_count > count else "prompt"
         systems = sum(bool(example.system) for example in examples)
         with_references = [example for example in examples if any(example.references)]
         count_note = f" ({len(with_references)})" * (len(with_references) < count)
@@ -512,9 +513,9 @@ class Task:
             f"; {duplicate_count} repeat another's text" * bool(duplicate_count),
             f"; {self.shots} worked examples before each" * bool(self.shots),
         ]
-        for name in sorted(_TOPICS & {*examples[0].row}):
+        for name in sorted(_TOPIC_FIELDS & {*examples[0].row}):
             topics = len({str(example.row.get(name)) for example in examples})
-            parts.append(f"; of {topics} {name} alone" * (topics < count / _MANY))
+            parts.append(f"; of {topics} {name} alone" * (topics < count / _QUESTIONS_PER_TOPIC))
         for name in list_placeholders(self.template[-1]):
             values = [
                 look_up_field(example.row, name, self.fields, default="-") for example in examples

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from spec_bench.settings.fields import format_suggestion, get_first_line, to_one_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import call_with_timeout, limited_memory
-from spec_bench.tasks.prompt_files import ANSWERING
+from spec_bench.tasks.prompt_files import REFERENCE_FIELDS
 
 log = logging.getLogger(__name__)
 Entry = TypeVar("Entry")
@@ -24,12 +24,12 @@ Fields = Mapping[str, str | Sequence[str]]
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 # Names that the package looks up; conf/task/jsonl.yaml always names turns and reference.
-_ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
+_ALWAYS_READ = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
 _NO_FIELD = object()
-_UNSAID = {*"'\"\\."}  # letters that a quoted name in a hint cannot have
-LONGEST_S = 5  # processor time for rendering a chat template
-LONGEST_TEXT_S = 60  # time for encoding a text
-MOST_BYTES = 2**31  # memory for either
+_UNQUOTABLE_LETTERS = {*"'\"\\."}  # letters that a quoted name in a hint cannot have
+MAX_TEMPLATE_S = 5  # processor time for rendering a chat template
+MAX_ENCODING_S = 60  # time for encoding a text
+MAX_EXTRA_BYTES = 2**31  # memory for either
 
 
 def list_placeholders(template: str) -> list[str]:
@@ -67,7 +67,7 @@ def require_valid_templates(
     paths in a row, and ``extra_names`` are names that the task reads in addition to those of its
     templates. Raises UsageError with the template, or with the unused field and the used ones.
     """
-    read_names = {name for name in (*_ALWAYS, *extra_names) if name}
+    read_names = {name for name in (*_ALWAYS_READ, *extra_names) if name}
     for template in templates:
         if not (names := _parse_template("task.template", template)):
             raise UsageError(f"task.template must be {TEMPLATE}, got {template!r}")
@@ -132,7 +132,7 @@ def _hint_at_prompt_field(row: Mapping[str, Any]) -> str:
     """Hints at how to name the field of a row that looks like a prompt; "" if none does."""
     for key, text in row.items():
         words = isinstance(text, str) and (" " in text or not text.isascii())
-        if words and key not in ANSWERING and not {*key} & _UNSAID:
+        if words and key not in REFERENCE_FIELDS and not {*key} & _UNQUOTABLE_LETTERS:
             return f": name {key!r} prompt, or run with 'task.fields.turns=\"{key}\"'"
     return ""
 
@@ -147,7 +147,7 @@ def render_chat(
 
     Messages have a role and a content. ``add_generation_prompt`` is whether an answer follows;
     ``remedy`` is what the user can do without a template. Raises UsageError if there is no
-    template, or if it fails, takes longer than ``LONGEST_S`` of processor time, or drops the
+    template, or if it fails, takes longer than ``MAX_TEMPLATE_S`` of processor time, or drops the
     content of a message.
     """
     if not getattr(tokenizer, "chat_template", None):
@@ -175,9 +175,9 @@ def _apply_chat_template(
     try:
         if has_timer:
             signal.signal(signal.SIGVTALRM, _raise_timeout)
-            signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S, LONGEST_S)
+            signal.setitimer(signal.ITIMER_VIRTUAL, MAX_TEMPLATE_S, MAX_TEMPLATE_S)
         options = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
-        with limited_memory(MOST_BYTES):
+        with limited_memory(MAX_EXTRA_BYTES):
             return str(tokenizer.apply_chat_template(messages, **options))
     except Exception as error:  # a template may do anything
         reason = get_first_line(error) or type(error).__name__
@@ -194,13 +194,13 @@ def encode_text(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
     too long, so that the caller tries no other text.
     """
     try:
-        with limited_memory(MOST_BYTES):
+        with limited_memory(MAX_EXTRA_BYTES):
             return tuple(
-                call_with_timeout(LONGEST_TEXT_S, lambda: tokenizer(text, **options)["input_ids"])
+                call_with_timeout(MAX_ENCODING_S, lambda: tokenizer(text, **options)["input_ids"])
             )
     except TimeoutError:
         limit_note = (
-            f"its normalizer, say, takes more than {LONGEST_TEXT_S} s for {len(text)} letters"
+            f"its normalizer, say, takes more than {MAX_ENCODING_S} s for {len(text)} letters"
         )
         raise TimeoutError(f"the tokenizer is not done: {limit_note}") from None
     except (KeyboardInterrupt, SystemExit):
@@ -228,4 +228,4 @@ def encode_all_but_failing(
 
 
 def _raise_timeout(*_: object) -> None:
-    raise TimeoutError(f"it is not done after {LONGEST_S} s")
+    raise TimeoutError(f"it is not done after {MAX_TEMPLATE_S} s")

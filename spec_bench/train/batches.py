@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LAST, Layers
 
-IGNORED = -100  # label of positions without a loss; the default of torch's cross-entropy
+IGNORED_LABEL = -100  # label of positions without a loss; the default of torch's cross-entropy
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def gather_known_and_next_tokens(
     find_starts: Callable[[Dialogue], list[int]] = find_learned_positions,
 ) -> Tensor:
     """Gathers tokens t + 1..t + 1 + K of every start t, [N, K + 1] int64; the first one is known.
-    Tokens past the end of the answer are IGNORED.
+    Tokens past the end of the answer are IGNORED_LABEL.
     """
     positions = find_starts(dialogue)
     ids = torch.tensor([*dialogue.ids, *[0] * guesses])
@@ -55,7 +55,7 @@ def gather_known_and_next_tokens(
     window = torch.tensor(positions, dtype=torch.long)[:, None] + 1 + torch.arange(guesses + 1)
     # Tokens of the next answer are not guessed from this one.
     is_inside_answer = is_answer[window].long().cumprod(dim=1).bool()
-    return ids[window].masked_fill(~is_inside_answer, IGNORED)
+    return ids[window].masked_fill(~is_inside_answer, IGNORED_LABEL)
 
 
 def count_answer_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
@@ -70,7 +70,7 @@ class PositionBatch(NamedTuple):
 
     hidden_states: Tensor  # [N, D] hidden states
     embeddings: Tensor  # [N, K, D] embeddings of the tokens t + 1..t + K
-    labels: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED past an answer's end
+    labels: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED_LABEL past an answer's end
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class DialogueBatches:
 
     def count_labels(self, indices: Sequence[int]) -> list[int]:
         """Counts the positions of these dialogues at which each of the K guesses has a label."""
-        counts: list[int] = (self.get_labels(indices) != IGNORED).sum(0).tolist()
+        counts: list[int] = (self.get_labels(indices) != IGNORED_LABEL).sum(0).tolist()
         return counts
 
 
@@ -203,7 +203,7 @@ class SequenceBatch(NamedTuple):
     hidden_states: Tensor
     embeddings: Tensor  # [B, T + K, D] embedding of token t + 1
     locations: Tensor  # [N, 2] dialogue and position of what is learned
-    labels: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED past an answer's end
+    labels: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED_LABEL past an answer's end
 
 
 @dataclass(frozen=True)

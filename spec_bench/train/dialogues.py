@@ -30,7 +30,9 @@ from spec_bench.train.settings import TargetAnswerSettings, TrainSettings
 
 log = logging.getLogger(__name__)
 
-_PLAINLY = "set pair.chat_template, or learn from texts: data.kind=prompts or data.kind=task"
+_NO_TEMPLATE_REMEDY = (
+    "set pair.chat_template, or learn from texts: data.kind=prompts or data.kind=task"
+)
 Messages = list[dict[str, str]]
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Ids = Sequence[int]
@@ -99,7 +101,7 @@ def _make_answered_dialogues(
 ) -> list[Dialogue]:
     """Makes dialogues from prompts of any source and the target's own answers."""
     data = settings.config.data
-    answers = settings.config.data.answers
+    answers = data.answers
     stop_ids = end = find_end_token_ids(tokenizer)
     ends = StopCriteria()
 
@@ -209,8 +211,8 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     spans = []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
-            text_before = render_chat(tokenizer, messages[:index], remedy=_PLAINLY)
-            text_after = render_chat(tokenizer, messages[: index + 1], False, _PLAINLY)
+            text_before = render_chat(tokenizer, messages[:index], remedy=_NO_TEMPLATE_REMEDY)
+            text_after = render_chat(tokenizer, messages[: index + 1], False, _NO_TEMPLATE_REMEDY)
             if not (text_before.startswith(text) and text_after.startswith(text_before)):
                 raise UsageError(
                     "the chat template writes earlier turns differently once later ones follow; "
@@ -235,7 +237,9 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
 
 def encode_user_opening(tokenizer: Any, words: str) -> tuple[int, ...]:
     """Encodes a chat up to the end of the first words of a user's turn."""
-    text = render_chat(tokenizer, [{"role": "user", "content": words + _MARK}], False, _PLAINLY)
+    text = render_chat(
+        tokenizer, [{"role": "user", "content": words + _MARK}], False, _NO_TEMPLATE_REMEDY
+    )
     return tuple(tokenizer(text.partition(_MARK)[0], add_special_tokens=False)["input_ids"])
 
 

@@ -22,7 +22,7 @@ from spec_bench.draft.network import scatter_to_vocabulary
 from spec_bench.engine.mapped_model import map_reduced_vocabulary, read_known_ids, write_known_ids
 from spec_bench.system.errors import UsageError
 from spec_bench.train.batches import (
-    IGNORED,
+    IGNORED_LABEL,
     Dialogue,
     DialogueBatches,
     count_answer_tokens,
@@ -32,7 +32,8 @@ from spec_bench.train.training_heads import GuessLosses, TrainableHead, group_po
 if TYPE_CHECKING:
     from spec_bench.train.settings import HeadSettings
 
-MASKED = 0.5  # share of an answer's positions, drawn in every step, with PARD's masks after them
+# share of an answer's positions, drawn in every step, with PARD's masks after them
+MASKED_SHARE = 0.5
 
 
 class MistralDraftModel(nn.Module):
@@ -118,7 +119,7 @@ class TextBatch(NamedTuple):
     tokens: Tensor  # [B, T] whole dialogues, padded on the right
     locations: Tensor  # [N, 2] dialogue and position t before each token of an answer
     hidden_states: Tensor  # [N, D] the target's last hidden states there
-    labels: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
+    labels: Tensor  # [N, K] tokens t + 1..t + K, IGNORED_LABEL past an answer's end
 
 
 def find_positions_before_answer_tokens(dialogue: Dialogue) -> list[int]:
@@ -194,16 +195,16 @@ class TrainableDraftModel(TrainableHead):
             p = linear(hidden_states, self._own_output_weight).softmax(dim=-1)
         all_rows = torch.arange(len(locations), device=locations.device)
         mask_rows = all_rows[
-            torch.rand(len(locations), device=locations.device) < MASKED * (self.guesses > 1)
+            torch.rand(len(locations), device=locations.device) < MASKED_SHARE * (self.guesses > 1)
         ]
         losses = []
         right = []
         for step, logits in enumerate(self.heads(tokens, locations, locations[mask_rows])):
             rows = mask_rows if step else all_rows
-            is_inside = labels[rows, step] != IGNORED
+            is_inside = labels[rows, step] != IGNORED_LABEL
             rows = rows[is_inside]
             logits = logits[is_inside]
-            weight = (labels[:, step] != IGNORED).sum() / max(len(rows), 1)
+            weight = (labels[:, step] != IGNORED_LABEL).sum() / max(len(rows), 1)
             entropy = -(p[rows + step] * log_softmax(logits.float(), dim=-1)).sum()
             best = self.heads.ids[logits.detach().argmax(-1)]
             losses.append(entropy * weight)

@@ -35,7 +35,7 @@ from spec_bench.system.files import (
     write_csv,
     write_errors_naming,
 )
-from spec_bench.train.batches import IGNORED, DialogueBatches, select_step_indices
+from spec_bench.train.batches import IGNORED_LABEL, DialogueBatches, select_step_indices
 from spec_bench.train.settings import TrainSettings
 from spec_bench.train.training_heads import (
     TrainableHead,
@@ -46,7 +46,7 @@ from spec_bench.train.training_heads import (
 log = logging.getLogger(__name__)
 # Errors of reading a damaged checkpoint.
 _FAULTS = (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, UnpicklingError)
-_DIALOGUES = 8  # in a batch when accuracy is measured
+_ACCURACY_BATCH_SIZE = 8  # in a batch when accuracy is measured
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def measure_accuracy(
     guesses = trainee.guesses
     loss, overlaps, counts = torch.zeros(3, guesses, dtype=torch.float64, device=device)
     hits = torch.zeros((), dtype=torch.long, device=device)
-    for start in range(0, len(indices), _DIALOGUES):
-        batch_indices = indices[start : start + _DIALOGUES]
+    for start in range(0, len(indices), _ACCURACY_BATCH_SIZE):
+        batch_indices = indices[start : start + _ACCURACY_BATCH_SIZE]
         batch = batches.make_batch(batch_indices)
         counts += torch.tensor(batches.count_labels(batch_indices), device=device)
         target_logits = trainee.iter_target_logits(batch)
@@ -93,9 +93,9 @@ def measure_accuracy(
             tokens = batch.labels[:, guess]
             if target_logits is not None:
                 p, q = (scores.float().softmax(dim=-1) for scores in (next(target_logits), logits))
-                overlaps[guess] += torch.minimum(p, q).sum(dim=-1)[tokens != IGNORED].sum()
+                overlaps[guess] += torch.minimum(p, q).sum(dim=-1)[tokens != IGNORED_LABEL].sum()
             token_losses = cross_entropy(
-                logits.float(), tokens, ignore_index=IGNORED, reduction="none"
+                logits.float(), tokens, ignore_index=IGNORED_LABEL, reduction="none"
             )
             # Tokens outside of a head's vocabulary do not count.
             loss[guess] += token_losses.nan_to_num(posinf=0.0).sum()

@@ -198,7 +198,7 @@ class TrainSettings:
     config: TrainConfig
     pair: Pair
     task: Task | RandomPromptTask | None
-    out: Path  # folder of the heads
+    heads_folder: Path  # folder of the heads
     identity: Mapping[str, Any]  # composed settings that decide the numbers, for the checkpoint
 
     @property

@@ -46,7 +46,7 @@ from spec_bench.train.loop import (
 from spec_bench.train.settings import DRAFT_MODEL, HeadSettings, TrainSettings
 from spec_bench.train.training_heads import TrainableBlockHead, TrainableHead, TrainableUnrolledHead
 
-_MAX_TRAIN = 64  # training dialogues for measuring the training accuracy
+_MAX_MEASURED_DIALOGUES = 64  # training dialogues for measuring the training accuracy
 log = logging.getLogger(__name__)
 
 
@@ -144,9 +144,9 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     models = [word for word in _get_command_line_overrides() if word.startswith(("pair", "engine"))]
     plain = "task.chat=false " * (getattr(settings.task, "chat", True) is False)
     pair_words = shlex.join(models) or f"pair={config.pair.name}"
-    measure_words = config.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
+    measure_words = config.head.measured.replace("HEADS", shlex.quote(str(settings.heads_folder)))
     print(
-        f"heads: {settings.out}\n"
+        f"heads: {settings.heads_folder}\n"
         f"measure them, on prompts that they did not learn: spec-bench run {pair_words} "
         f"{measure_words} {plain}--data FILE"
     )
@@ -191,20 +191,21 @@ def _prepare_training(settings: TrainSettings, accelerator: Accelerator) -> Trai
 
 
 def write_training_results(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
-    """Writes the heads, ``accuracies.json``, ``training.json`` and ``log.csv`` to ``settings.out``;
-    returns the contents of ``training.json``. Rounds the heads to ``out_dtype`` before measuring.
+    """Writes the heads, ``accuracies.json``, ``training.json`` and ``log.csv`` to their folder.
+
+    Returns the contents of ``training.json``. Rounds the heads to ``out_dtype`` before measuring.
     """
     settings = training.settings
     trainee = training.trainee
     config = settings.config
-    trainee.round_and_save(settings.out, DTYPES[config.out_dtype])
+    trainee.round_and_save(settings.heads_folder, DTYPES[config.out_dtype])
     held_out = training.validation_batches
     train_batches = training.train_batches
     validation = measure_accuracy(trainee, held_out, range(len(held_out.dialogues)), config.ranks)
     train = measure_accuracy(
         trainee,
         train_batches,
-        range(min(_MAX_TRAIN, len(train_batches.dialogues))),
+        range(min(_MAX_MEASURED_DIALOGUES, len(train_batches.dialogues))),
         config.ranks,
     )
     accuracy = validation or train
@@ -243,8 +244,8 @@ def write_training_results(training: TrainingRun, progress: TrainingProgress) ->
             **({"overlaps": _round_accuracy(accuracy.overlaps)} if accuracy.overlaps else {}),
         }
     for name, content in files.items():
-        write_json(settings.out / name, content)
-    shutil.copyfile(settings.checkpoint_folder / "log.csv", settings.out / "log.csv")
+        write_json(settings.heads_folder / name, content)
+    shutil.copyfile(settings.checkpoint_folder / "log.csv", settings.heads_folder / "log.csv")
     return facts
 
 

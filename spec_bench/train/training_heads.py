@@ -28,7 +28,7 @@ from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.train.batches import (
-    IGNORED,
+    IGNORED_LABEL,
     DialogueBatches,
     SequenceBatch,
     SequenceBatches,
@@ -85,10 +85,10 @@ class TrainableHead(nn.Module):
         losses = []
         right = []
         ids = self._vocabulary_ids
-        sum_loss = partial(cross_entropy, ignore_index=IGNORED, reduction="sum")
+        sum_loss = partial(cross_entropy, ignore_index=IGNORED_LABEL, reduction="sum")
         if ids is not None:  # as indices into the heads' vocabulary; other tokens are not learned
             places = torch.searchsorted(ids, labels.contiguous()).clamp(max=len(ids) - 1)
-            labels = torch.where(ids[places] == labels, places, IGNORED)
+            labels = torch.where(ids[places] == labels, places, IGNORED_LABEL)
         for logits, tokens in zip(
             self.heads.iter_guess_logits(hidden_states, embeddings), labels.unbind(1), strict=True
         ):
@@ -180,7 +180,7 @@ class TrainableSequenceHead(TrainableHead):
         last_states = hidden_states[..., -self.heads.shape.hidden :]
         if self._noise:
             features = features + (torch.rand_like(features) * 2 - 1) * self._noise
-        is_learned = [labels[:, step] != IGNORED for step in range(self._steps)]
+        is_learned = [labels[:, step] != IGNORED_LABEL for step in range(self._steps)]
         next_rows = row * last_states.shape[1] + place + 1
         step_rows = [(next_rows + step)[mask] for step, mask in enumerate(is_learned)]
         unique_rows, index = torch.cat(step_rows).unique(return_inverse=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spec_bench.audit import USUAL, command_line, models
+from spec_bench.audit import DEFAULT_DECODERS, command_line, models
 from spec_bench.audit.catalogue import (
     SETTINGS,
     AuditLine,
@@ -211,7 +211,7 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, 
 
 def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples():
     parts = [AuditPart(case.name, tuple) for case in iter_audit_cases("exact")]
-    for name, config in models.parse_decoders(USUAL).items():
+    for name, config in models.parse_decoders(DEFAULT_DECODERS).items():
         found = [part.name for part in select_parts(parts, format_case_pattern(config))]
         assert found, name
         assert all(part.endswith(config.verifier.description) for part in found)

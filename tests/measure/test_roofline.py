@@ -140,14 +140,18 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
     measure_bytes_per_s(nn.Linear(2, 2))
     with torch.device("meta"):
         measure_bytes_per_s(nn.Linear(2**17, 2**13))
-    assert [size for size, _ in streamed] == [2 * 2**20, roofline.LEAST_BYTES, roofline.MOST_BYTES]
+    assert [size for size, _ in streamed] == [
+        2 * 2**20,
+        roofline.MIN_BUFFER_BYTES,
+        roofline.MAX_BUFFER_BYTES,
+    ]
     assert streamed[0][1] == torch.bfloat16
 
 
 def test_a_real_buffer_has_a_plausible_rate_and_none_without_room_or_weights(monkeypatch):
     assert 1e7 < measure_bytes_per_s(nn.Linear(512, 1024)) < 1e13
     assert measure_bytes_per_s(nn.Identity()) is None
-    monkeypatch.setattr(roofline, "get_free_bytes", lambda device: roofline.LEAST_BYTES)
+    monkeypatch.setattr(roofline, "get_free_bytes", lambda device: roofline.MIN_BUFFER_BYTES)
     roofline._measure_bytes_per_s_once.cache_clear()
     assert measure_bytes_per_s(nn.Linear(2, 2)) is None
 

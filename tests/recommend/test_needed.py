@@ -3,8 +3,8 @@
 import pytest
 
 from spec_bench.recommend.recommend import (
-    PASSES,
-    SHARES,
+    DRAFT_COST_SHARES,
+    PASS_TOKENS,
     compute_break_evens,
     compute_expected_tokens_per_call,
     find_break_even_acceptance,
@@ -31,11 +31,11 @@ def test_a_draft_that_costs_more_must_accept_more():
     assert (one.draft_tokens, three.draft_tokens) == (1, 3)
     assert one.acceptance_by_draft_share[0.0] == pytest.approx(0.2)  # 1 + a = 1.2
     for each in (one, three):
-        wanted = [each.acceptance_by_draft_share[share] for share in SHARES]
+        wanted = [each.acceptance_by_draft_share[share] for share in DRAFT_COST_SHARES]
         assert None not in wanted and wanted == sorted(wanted)
 
 
 def test_a_pass_of_one_token_is_the_measure_of_the_others():
     costs = measure_pass_costs(tiny_pair_of("llama")[0])
-    assert tuple(costs) == PASSES and costs[1] == 1.0
+    assert tuple(costs) == PASS_TOKENS and costs[1] == 1.0
     assert all(cost > 0 for cost in costs.values())

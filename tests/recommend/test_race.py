@@ -11,9 +11,10 @@ def run_race(race, rates):
     """Decodes as a race asks; ``rates`` (candidates, prompts). Candidates and prompts by round."""
     rounds = []
     while count := race.count_next_round_prompts():
-        rounds.append((len(race.remaining), count))
+        rounds.append((len(race.candidates), count))
         seen = pd.DataFrame(
-            rates[race.remaining, : race.used_prompts + count], index=race.remaining
+            rates[race.candidates, : race.used_prompts + count],
+            index=race.candidates,
         )
         race.drop_candidates_after_round(count, seen.mean(axis=1), seen)
     return rounds
@@ -36,7 +37,7 @@ def test_who_is_told_apart_is_out_and_the_others_get_its_time(alike):
     race = CandidateElimination([*range(20)], 3, 123, 40)
     (_, first), (second, more), *_ = run_race(race, rates)
     assert (first, second) == (2, 5) and more > 4
-    assert set(race.remaining) <= set(range(5))
+    assert set(race.candidates) <= set(range(5))
 
 
 def test_who_is_not_told_apart_stays_while_there_is_time_and_the_best_leads():
@@ -44,10 +45,10 @@ def test_who_is_not_told_apart_stays_while_there_is_time_and_the_best_leads():
     rates[3] = 1.5
     rates[:, ::2] -= 0.5  # prompts differ, and all candidates alike
     race = CandidateElimination([*range(6)], 2, 81, 30)
-    assert [cells for cells, _ in run_race(race, rates)] == [6, 2, 2] and race.remaining[0] == 3
+    assert [cells for cells, _ in run_race(race, rates)] == [6, 2, 2] and race.candidates[0] == 3
     noisy = rates + np.random.default_rng(1).normal(size=rates.shape)
     assert run_race(race := CandidateElimination([*range(6)], 2, 81, 30), noisy)[1][0] == 6
-    assert len(race.remaining) == 2
+    assert len(race.candidates) == 2
 
 
 def test_a_candidate_without_a_number_is_out_and_missing_prompts_are_no_difference(alike):
@@ -56,10 +57,10 @@ def test_a_candidate_without_a_number_is_out_and_missing_prompts_are_no_differen
     rates[1, 1] = np.nan
     race = CandidateElimination([*range(6)], 2, 81, 15)
     run_race(race, rates)
-    assert 0 not in race.remaining
+    assert 0 not in race.candidates
     race = CandidateElimination([*range(3)], 2, 81, 15)
     run_race(race, np.full((3, 15), np.nan))
-    assert race.remaining == []
+    assert race.candidates == []
 
 
 @pytest.mark.parametrize(("cells", "best"), [(3, 3), (2, 3), (1, 1)])

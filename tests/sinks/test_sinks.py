@@ -14,7 +14,7 @@ from spec_bench.records.types import CellResult, Generation, Reason, StepRecord
 from spec_bench.sinks import console
 from spec_bench.sinks.console import ProgressBar, print_results
 from spec_bench.sinks.rows import (
-    STATE,
+    STATE_COLUMNS,
     find_superseded_ids,
     merge_results_csv,
     result_to_row,
@@ -230,7 +230,7 @@ NOW = {
     "prompts_digest": "p1",
     "engine": 2,
 }
-OTHER = {**dict.fromkeys(STATE, "past"), "draft_revision": ("past",), "engine": 1}
+OTHER = {**dict.fromkeys(STATE_COLUMNS, "past"), "draft_revision": ("past",), "engine": 1}
 CHOSEN = {
     "sampling": SamplingSettings(0.5, top_p=0.9),
     "seed": 1,
@@ -252,7 +252,7 @@ def cell(run_id, prompts=20, **more):
 
 
 CASES = [  # what the old row has of its own, when which ended, and which rows are past
-    *(({column: OTHER[column]}, ENDED, {"old"}) for column in STATE),
+    *(({column: OTHER[column]}, ENDED, {"old"}) for column in STATE_COLUMNS),
     *(({**OTHER, column: CHOSEN[column]}, ENDED, set()) for column in CHOSEN),
     ({}, ENDED, set()),  # settings without a column differ
     ({"prompts": 5, "prompts_digest": "p0"}, ENDED, set()),  # another question

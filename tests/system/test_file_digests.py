@@ -16,7 +16,7 @@ def reads(tmp_path, monkeypatch):
     done = []
     whole = files.hash_file
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(file_digests, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(file_digests, "_MIN_CACHED_BYTES", 1)
     monkeypatch.setattr(file_digests, "SETTLED_S", -60.0)
     monkeypatch.setattr(file_digests, "_digests", {})
     monkeypatch.setattr(files, "hash_file", lambda path: done.append(path) or whole(path))

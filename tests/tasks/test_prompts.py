@@ -376,7 +376,7 @@ def test_a_template_may_write_what_is_said_differently(change):
     ],
 )
 def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypatch):
-    monkeypatch.setattr(templates, "LONGEST_S", 0.1)
+    monkeypatch.setattr(templates, "MAX_TEMPLATE_S", 0.1)
     before = time.process_time()
     with one_line(r"the chat template fails: ."):
         render_chat(tokenizer(template), SAID)
@@ -384,7 +384,7 @@ def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypa
 
 
 def test_after_a_template_that_never_ends_others_are_rendered_in_full(monkeypatch):
-    monkeypatch.setattr(templates, "LONGEST_S", 0.2)
+    monkeypatch.setattr(templates, "MAX_TEMPLATE_S", 0.2)
     with pytest.raises(ValueError, match="not done"):
         render_chat(tokenizer(LOOPS), SAID)
     until = time.process_time() + 0.3
@@ -394,13 +394,13 @@ def test_after_a_template_that_never_ends_others_are_rendered_in_full(monkeypatc
 
 @pytest.mark.parametrize("template", ["{{ ('x' * 10 ** 9) * 9 }}", "{{ 'x' * 4000000000 }}"])
 def test_a_template_that_takes_all_memory_is_one_line(template, monkeypatch):
-    monkeypatch.setattr(templates, "MOST_BYTES", 2**28)
+    monkeypatch.setattr(templates, "MAX_EXTRA_BYTES", 2**28)
     with one_line("the chat template fails: MemoryError"):
         render_chat(tokenizer(template), SAID)
 
 
 def test_a_tokenizer_that_does_not_end_or_panics_is_one_line(monkeypatch):
-    monkeypatch.setattr(templates, "LONGEST_TEXT_S", 0.1)
+    monkeypatch.setattr(templates, "MAX_ENCODING_S", 0.1)
     with one_line("the tokenizer is not done: .* 0.1 s for 5 letters", TimeoutError):
         encode_text(lambda text: time.sleep(1), "hello")
 

@@ -40,8 +40,10 @@ def settings(*overrides):
 
 
 def test_the_heads_lie_beside_the_log_unless_another_folder_is_named():
-    assert settings("data.kind=task", "name=grid/a").out == Path("results/train/grid/a/heads")
-    assert settings("data.kind=task", "out=elsewhere").out == Path("elsewhere")
+    assert settings("data.kind=task", "name=grid/a").heads_folder == Path(
+        "results/train/grid/a/heads"
+    )
+    assert settings("data.kind=task", "out=elsewhere").heads_folder == Path("elsewhere")
 
 
 def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint():

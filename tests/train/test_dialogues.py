@@ -11,7 +11,7 @@ from spec_bench.jobs.config.model_files import resolve_or_convert_model
 from spec_bench.tasks import build_task_from_files
 from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import (
-    IGNORED,
+    IGNORED_LABEL,
     DialogueBatches,
     find_learned_positions,
     gather_known_and_next_tokens,
@@ -206,9 +206,9 @@ def test_positions_and_their_tokens_by_hand():
     )
     assert find_learned_positions(dialogue) == [1, 2, 6]
     assert gather_known_and_next_tokens(dialogue, 3).tolist() == [
-        [12, 13, 14, IGNORED],  # 15 is no answer's
-        [13, 14, IGNORED, IGNORED],  # nor are 17 and 18 this answer's
-        [17, 18, IGNORED, IGNORED],
+        [12, 13, 14, IGNORED_LABEL],  # 15 is no answer's
+        [13, 14, IGNORED_LABEL, IGNORED_LABEL],  # nor are 17 and 18 this answer's
+        [17, 18, IGNORED_LABEL, IGNORED_LABEL],
     ]
     assert (
         find_learned_positions(Dialogue((1, 2, 3), (False, False, True))) == []

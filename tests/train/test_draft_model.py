@@ -13,7 +13,7 @@ from spec_bench.draft.pard import Pard
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import FILE, VocabularyMappedModel, map_draft_vocabulary
 from spec_bench.records.types import Request
-from spec_bench.train.batches import IGNORED
+from spec_bench.train.batches import IGNORED_LABEL
 from spec_bench.train.dialogues import Dialogue, encode_user_opening
 from spec_bench.train.draft_model import (
     MistralDraftModel,
@@ -53,7 +53,7 @@ def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
     dialogue = Dialogue((1, 2, 3, 4, 5, 6), (False, False, True, True, True, False))
     batch = batches([dialogue], 2).make_batch([0])
     assert batch.locations.tolist() == [[0, 1], [0, 2], [0, 3]]
-    assert batch.labels.tolist() == [[3, 4], [4, 5], [5, IGNORED]]
+    assert batch.labels.tolist() == [[3, 4], [4, 5], [5, IGNORED_LABEL]]
     assert batches([dialogue], 2).count_labels([0]) == [3, 2]
     expected = forgetful_target().module(input_ids=batch.tokens).logits[0, 1:4]
     law, second = trainee(2).iter_target_logits(batch)
@@ -76,7 +76,7 @@ def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path, g
 
 
 def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
-    monkeypatch.setattr("spec_bench.train.draft_model.MASKED", 1.0)
+    monkeypatch.setattr("spec_bench.train.draft_model.MASKED_SHARE", 1.0)
     learner, batch = trainee(3), batches(random_text(2, 9), 3).make_batch([0, 1])
     levels = zip(
         learner.iter_guess_logits(batch),
@@ -85,7 +85,7 @@ def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
         strict=True,
     )
     for loss, (q, p, tokens) in zip(learner(*batch).loss, levels, strict=True):
-        q, p = (each[tokens != IGNORED][:, IDS] for each in (q, p))
+        q, p = (each[tokens != IGNORED_LABEL][:, IDS] for each in (q, p))
         torch.testing.assert_close(loss, -(p.softmax(-1) * q.log_softmax(-1)).sum())
 
 

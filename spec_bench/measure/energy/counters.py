@@ -140,7 +140,8 @@ class NvmlMeter(EnergyMeter[tuple[int, ...]]):
 # The processor's counters count whole packages, other processes' work included, and memory where
 # the processor meters it. Since Linux 5.10 only root may read them.
 
-_MOST_W = 1000.0  # no package takes more: a counter of 65.5 kJ begins anew after 65 s or later
+# no package takes more: a counter of 65.5 kJ begins anew after 65 s or later
+_MAX_PACKAGE_W = 1000.0
 
 
 @meter("rapl", root=RAPL_ROOT, update_period_s=0.001, idle_s=3.0)
@@ -177,7 +178,7 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
         threading.Thread(target=self._keep_reading, daemon=True).start()
 
     def _keep_reading(self) -> None:
-        while not self._stop_event.wait(min(self._max_uj.values()) * 1e-6 / _MOST_W / 4):
+        while not self._stop_event.wait(min(self._max_uj.values()) * 1e-6 / _MAX_PACKAGE_W / 4):
             with suppress(UnmeteredError):  # whoever opens or closes a window meets it again
                 self.mark()
 
