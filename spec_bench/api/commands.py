@@ -77,8 +77,7 @@ def recommend(
 
     from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
-    from spec_bench.recommend.recommend import format_command
-    from spec_bench.recommend.recommend import search_fastest_decoder
+    from spec_bench.recommend.recommend import format_command, search_fastest_decoder
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 15, **settings}
