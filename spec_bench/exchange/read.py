@@ -37,15 +37,13 @@ from spec_bench.tasks.prompt_files import iter_json_lines
 from spec_bench.vocabulary import columns
 
 _FAILED_TURN = "ERROR"  # what these harnesses write for a turn that raised
-_REQUEST_TIMES_REASON = (
+_REQUEST_NOTE = (
     "token_rate: of whole requests, prefill included, as the harness times it; "
     "speedup: one after the other, not timed in turn"
 )
-_OWN_TIMES_REASON = "speedup: as timed by this program, read from answer files"
-_UNKNOWN_RATE_REASON = "; acceptance_rate: only the number of target calls is known"
-_ASSUMED_DEPTH_REASON = (
-    "; acceptance_rate: of trees as deep as the most tokens that a call accepted"
-)
+_OWN_NOTE = "speedup: as timed by this program, read from answer files"
+_RATE_NOTE = "; acceptance_rate: only the number of target calls is known"
+_DEPTH_NOTE = "; acceptance_rate: of trees as deep as the most tokens that a call accepted"
 _SPEEDS = (
     "speed-up {:.2f} by sums of tokens and seconds, as in the table; {:.2f} as Spec-Bench's "
     "speed.py: mean of the questions' token rates over the baseline's"
@@ -258,15 +256,10 @@ def _make_result_row(
     answer_lines = [
         [answer.prompt_id, len(answer.tokens), answer.decode_s] for answer in records.generations
     ]
-    times_reason = _OWN_TIMES_REASON if file.has_split_times else _REQUEST_TIMES_REASON
-    reason = f"pair: answers of {file.model}; {times_reason}"
-    rate_reason = (
-        ""
-        if decoder == "ar"
-        else _ASSUMED_DEPTH_REASON
-        if file.has_tokens_by_call
-        else _UNKNOWN_RATE_REASON
+    reason = (
+        f"pair: answers of {file.model}; {_OWN_NOTE if file.has_split_times else _REQUEST_NOTE}"
     )
+    rate_reason = "" if decoder == "ar" else _DEPTH_NOTE if file.has_tokens_by_call else _RATE_NOTE
     unknown_columns: tuple[str, ...] = (*_UNTIMED_COLUMNS, *_UNCOUNTED_COLUMNS)
     if not file.has_split_times:
         unknown_columns += ("prefill_s",)
