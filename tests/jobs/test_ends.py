@@ -203,7 +203,7 @@ def test_stop_texts_are_found_where_they_begin_before_the_step_and_behind_a_lett
     end = next(n for n in range(len(ids) + 1) if "t é l" in tokenizer.decode(ids[:n]))
     assert [stops.find_text_end(ids, before) for before in range(end)] == [end] * end
     assert stops.find_text_end(ids[: end - 1]) is None
-    assert cut_at_stop("at é lunch", stops.texts) == "a"
+    assert cut_at_stop("at é lunch", stops.stop_texts) == "a"
 
 
 def test_heads_learn_to_end_at_every_end_and_nothing_behind_it():

@@ -81,7 +81,7 @@ def test_a_later_turns_limit_is_what_answers_at_their_limits_leave_of_the_contex
     monkeypatch.setattr(prompts, "list_asked_prompt_ids", lambda *_: ("0/0", "0/1", "0/2"))
     task = SimpleNamespace(
         later_turns="own",
-        make_stop_criteria=lambda _: SimpleNamespace(ids=()),
+        make_stop_criteria=lambda _: SimpleNamespace(stop_ids=()),
         encode=lambda example, tokenizer, turn, *_: (1,) * (3 + 2 * turn),
     )
     made = prompts._encode_example(SimpleNamespace(task=task, max_new_tokens=8), None, None)

@@ -191,7 +191,7 @@ def test_a_log_has_a_line_of_progress_now_and_then_and_none_of_a_short_job(capsy
 
     assert decoded(20) == []
     for name in ("mininterval", "delay"):
-        monkeypatch.setitem(console._IN_A_LOG, name, 0.01)
+        monkeypatch.setitem(console._LOG_LINE_OPTIONS, name, 0.01)
     monkeypatch.setattr(ProgressBar, "add_counts", lambda *_: time.sleep(0.004))
     lines = decoded(20)
     assert 1 < len(lines) < 20

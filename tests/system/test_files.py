@@ -143,7 +143,7 @@ def test_a_file_system_without_locks_is_one_line_and_the_work_goes_on_and_other_
     number, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, "no locks here")))
-    monkeypatch.setattr(files, "_warned", [])
+    monkeypatch.setattr(files, "_lock_warnings", [])
     with (tmp_path / "lock").open("w") as file, caplog.at_level(logging.WARNING):
         if number == errno.EIO:
             with pytest.raises(OSError, match="no locks here"):
