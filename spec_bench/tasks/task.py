@@ -148,8 +148,8 @@ class Task:
     # answers that later turns continue: ``fixed``, the same for every decoder; ``own``, the
     # decoder's; ``none``: later turns are not asked
     later_turns: Literal["fixed", "own", "none"] = "fixed"
-    # for ``fixed``: a file of answers (see ``read_fastchat_answers``) that later turns continue; None: the
-    # references
+    # for ``fixed``: a file of answers (see ``read_fastchat_answers``) that later turns continue;
+    # None: the references
     answers: NonEmptyStr | None = None
     # whether FastChat's judge grades the answers; ``spec-bench answers`` then writes the questions
     judged: StrictBool = False
