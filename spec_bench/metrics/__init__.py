@@ -9,6 +9,7 @@ from spec_bench.metrics.quality import (
     check_references,
     digest_user_code,
     needs_references,
+    refuse_shared_columns,
     register_score_function,
 )
 from spec_bench.metrics.summary import summarise
@@ -23,6 +24,7 @@ __all__ = [
     "digest_user_code",
     "metric",
     "needs_references",
+    "refuse_shared_columns",
     "register_score_function",
     "summarise",
 ]

@@ -11,7 +11,6 @@ so its values have no intervals.
 
 import ast
 import inspect
-import math
 import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
@@ -53,8 +52,9 @@ class ModuleScore:
         references: Sequence[Sequence[str]],
         **options: Any,
     ) -> tuple[dict[str, Interval], str]:
-        """Column name -> value, and the signature; a module of ours may take more. Raises
-        ValueError: a prompt without a reference, or a module that refuses or returns nothing.
+        """Column name -> value, which may be NaN or infinite, and the signature; a module of ours
+        may take more. Raises ValueError: a prompt without a reference, or a module that refuses or
+        returns nothing.
         """
         for index, prompt_references in enumerate(references):
             if not prompt_references and self.needs_references:
@@ -89,11 +89,7 @@ class ModuleScore:
             )
             means = {k: np.mean(v) for k, v in lists.items() if len(doubled_score[k]) == 2 * len(v)}
             numbers |= means
-        columns = {
-            f"{self.name}_{key}": Interval(float(value))
-            for key, value in numbers.items()
-            if math.isfinite(value)
-        }
+        columns = {f"{self.name}_{key}": Interval(float(value)) for key, value in numbers.items()}
         if not columns:
             raise UsageError(
                 f"score {self.name}: the module returned no number, nor a list of one for each of "
@@ -264,10 +260,16 @@ def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: 
             f"score {score!r}: {reason}{format_suggestion(score, choices)}; without a network: "
             f"{', '.join(choices)}, or a metric module's path"
         ) from error
-    # The last part of a path or id, in letters that a column may have.
+    prefix = get_column_prefix(score)
+    return ModuleScore(prefix, module, f"evaluate:{version('evaluate')}|{origin}")
+
+
+def get_column_prefix(score: str) -> str:
+    """Returns what begins a module's columns: the last part of its path or id, in letters that a
+    column may have.
+    """
     tail = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
-    name = re.sub(r"\W+", "_", tail).strip("_").lower()
-    return ModuleScore(name, module, f"evaluate:{version('evaluate')}|{origin}")
+    return re.sub(r"\W+", "_", tail).strip("_").lower()
 
 
 def _run_file_for_compute(file: Path, file_text: str) -> SimpleNamespace | None:
@@ -290,4 +292,4 @@ def _wrap_compute_as_module(compute: Callable[..., Any]) -> SimpleNamespace:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | np.number) and not isinstance(value, bool)
+    return isinstance(value, Real | np.number | np.bool_)  # True is 1

@@ -26,6 +26,7 @@ from spec_bench.metrics.metric import get_or_register_column, metric
 from spec_bench.metrics.module_metric import (
     FUNCTIONS,
     SHIPPED,
+    get_column_prefix,
     get_source_or_bytecode,
     load_module_score,
     make_rouge_scorer,
@@ -246,6 +247,20 @@ def needs_references(name: str) -> bool | Literal["field"]:
     if name in SCORES:
         return SCORES[name].needs_references
     return load_module_score(name, tuple(SCORES)).needs_references
+
+
+def refuse_shared_columns(scores: Sequence[str]) -> None:
+    """Raises UsageError if two scores that are modules would fill columns of the same names."""
+    score_by_prefix = dict[str, str]()
+    for score in scores:
+        if score not in SCORES:
+            earlier_score = score_by_prefix.setdefault(get_column_prefix(score), score)
+            if earlier_score != score:
+                prefix = get_column_prefix(score)
+                raise UsageError(
+                    f"task.metrics: {earlier_score} and {score} would both fill columns "
+                    f"{prefix}_...; give one another name"
+                )
 
 
 def register_score_function(compute: Callable[..., Any]) -> str:

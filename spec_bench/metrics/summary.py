@@ -3,8 +3,10 @@
 Knows the registered metrics and the columns; nothing about files, labels or how a table is printed.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypeVar
 
 from spec_bench.metrics import calls as calls  # registers the metrics
@@ -34,6 +36,7 @@ class CellSummary:
     # numbers of a score that is made of sums over prompts
     scores: dict[str, dict[str, float | tuple[float, ...]]]
     failed: Sequence[tuple[str, str]] = ()  # columns of metrics and scores that raised, and why
+    empty_cells: Sequence[tuple[str, str]] = ()  # columns whose number is none, and which
 
 
 def summarise(
@@ -52,10 +55,12 @@ def summarise(
     row: Row = {}
     tau = compute_interval(calls.block_efficiency_sums(cell))
     failures = list[tuple[str, str]]()
+    empty_cells = list[tuple[str, str]]()
     for name, quantity in metric.items():
         has_ends = quantity.column.interval and ends
         try:
-            row.update(_make_row_entries(name, quantity.compute(cell), has_ends, tau))
+            entries = _make_row_entries(name, quantity.compute(cell), has_ends, tau)
+            row.update(_blank_if_infinite(name, entries, empty_cells))
         except Exception as error:  # as of another package's
             failures.append((name, describe_error(error)))
     signatures = []
@@ -77,23 +82,33 @@ def summarise(
             len(references) < len(golds)
         )
         if name not in SCORES and (
-            taken_columns := sorted(set(intervals) & set(columns.define_all_column_names()))
+            taken_columns := sorted(set(intervals) & {*columns.define_all_column_names(), *row})
         ):
             raise UsageError(f"score {name}: there is a column {', '.join(taken_columns)} already")
         for column, interval in intervals.items():
             # The columns of metric modules all have an interval.
             declared_column = columns.find_column(column)
-            row.update(
-                _make_row_entries(
-                    column, interval, declared_column is None or declared_column.interval
-                )
+            entries = _make_row_entries(
+                column, interval, declared_column is None or declared_column.interval
             )
+            row.update(_blank_if_infinite(column, entries, empty_cells))
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:
                 by_prompt[column] = dict(zip(references, parts, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
-    return CellSummary(row, by_prompt, failures)
+    return CellSummary(row, by_prompt, failures, empty_cells)
+
+
+def _blank_if_infinite(column: str, entries: Row, empty_cells: list[tuple[str, str]]) -> Row:
+    """Returns a number's entries; empty ones if it is NaN or infinite, as ``empty_cells`` notes."""
+    number = entries[column]
+    if not isinstance(number, float) or isfinite(number):
+        return entries
+    # A reason can only name a column that is one plain word.
+    place = column if re.fullmatch(r"[a-z]\w*", column) else "quality_signature"
+    empty_cells.append((place, f"{column} came out as {number}"))
+    return dict.fromkeys(entries)
 
 
 def _make_row_entries(

@@ -142,3 +142,15 @@ def test_a_score_that_raises_leaves_the_rows_other_numbers(run_job, tmp_path):
         assert row.status == "partial"
         assert row.metrics["rouge2"] is not None and row.metrics["token_rate"] is not None
         assert "no such word" in row.reason
+
+
+def test_a_score_that_is_no_number_leaves_its_cell_empty_and_says_which(run_job, tmp_path):
+    file = tmp_path / "m.py"
+    file.write_text("def compute(predictions):\n    return {'good': 0.9, 'ratio': float('inf')}\n")
+    for row in run_job(*CELLS, f"task.metrics=[{file}]"):
+        assert (row.status, row.metrics["m_good"], row.metrics["m_ratio"]) == (
+            "complete",
+            0.9,
+            None,
+        )
+        assert "m_ratio: m_ratio came out as inf" in row.reason

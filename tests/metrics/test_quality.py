@@ -1,5 +1,6 @@
 """Quality scores against values worked out by hand or by the reference implementation."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from spec_bench.metrics.quality import (
     check_references,
     compute_score_columns,
     normalise_squad_answer,
+    refuse_shared_columns,
     score_each_answer,
 )
 from tests.said import naming, one_line
@@ -272,6 +274,25 @@ def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
         (tmp_path / "none.py").write_text(text)
         with pytest.raises(ValueError, match=said):
             compute_score_columns(str(tmp_path / "none.py"), ["a"], [["a"]])
+
+
+def test_booleans_count_as_0_and_1_and_a_number_that_is_none_stays_to_be_told(tmp_path):
+    file = tmp_path / "m.py"
+    returned = "{'hits': [t == 'a' for t in predictions], 'all': True, 'ratio': float('-inf')}"
+    file.write_text(f"def compute(predictions):\n    return {returned}\n")
+    found, _ = compute_score_columns(str(file), ["a", "b", "a", "c"], [[]] * 4)
+    assert {name: one.value for name, one in found.items()} == {
+        "m_hits": 0.5,
+        "m_all": 1.0,
+        "m_ratio": -math.inf,
+    }
+
+
+@pytest.mark.parametrize("names", [("x/m.py", "y/m.py"), ("x/M.py", "m"), ("rouge", "x/rouge.py")])
+def test_two_modules_that_would_fill_the_same_columns_are_refused(names):
+    with one_line(f"{names[0]} and {names[1]}.*{names[1][-4:-3].lower()}"):
+        refuse_shared_columns([*names, "bleu"])
+    refuse_shared_columns([names[0], "bleu", "rouge2", "x/bleu.py"])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from spec_bench.jobs.config.served_cells import (
     refuse_unserved_sampling,
 )
 from spec_bench.jobs.config.simulation import simulate_cells
-from spec_bench.metrics import digest_user_code, needs_references
+from spec_bench.metrics import digest_user_code, needs_references, refuse_shared_columns
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.sampling import MAX_NEW_TOKENS, SamplingSettings, merge_sampling
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
@@ -287,6 +287,7 @@ def build_settings(
     task = build_task(request.task)
     for score in task.scores:
         needs_references(score)  # there is such a score
+    refuse_shared_columns(task.scores)
     engine = resolve_engine(request.engine, request.pair.target)
     cell_requests = check_before_torch(request, folders)
     request = request if skip_data else reserve_confirmation_prompts(request, task)

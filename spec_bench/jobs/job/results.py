@@ -138,7 +138,7 @@ def _build_result(
         (
             *missing_reasons,
             *_collect_reasons(session, cell_run, records),
-            *starmap(Reason, [*undefined_metrics.items(), *summary.failed]),
+            *starmap(Reason, [*undefined_metrics.items(), *summary.failed, *summary.empty_cells]),
         ),
         summary.row
         | dict.fromkeys(empty_columns)
