@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (360_100, 8_600),
+    "spec_bench": (360_600, 8_600),
     "conf": (0, 8_300),
-    "tests": (326_900, 16_000),
+    "tests": (327_700, 16_000),
     "scripts": (83_500, 200),
     "experiments": (15_400, 8_540),
 }

@@ -51,13 +51,17 @@ def export_answer_files(options: Namespace) -> None:
 
 def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path) -> list[Path]:
     """Writes one file per cell and repeat, of complete rows and their runs' folders. Raises
-    UsageError: a run has no generations.
+    UsageError: a run has no generations, or they are of other models than its row; or the
+    tokenizer is not there any more that made them.
     """
     paths: list[Path] = []
     cells = [[row["decoder"], row["spec"]] for row in rows]
     names = [
         "-".join(re.sub(r"[^\w.-]+", "_", part) for part in cell if part != "-") for cell in cells
     ]
+    for row, run_folder in zip(rows, run_folders, strict=True):
+        cell_folder.require_row_of_these_models(run_folder, row)
+        _require_recorded_tokenizer(run_folder)
     for row, run_folder, name in zip(rows, run_folders, names, strict=True):
         generations = cell_folder.read_valid_generations(run_folder / files.GENERATIONS)
         if not generations:
@@ -114,15 +118,40 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
     return dict(settings)
 
 
+def _require_recorded_tokenizer(run_folder: Path) -> None:
+    """Checks that the tokenizer's files are as they were. Raises UsageError, which names one."""
+    from spec_bench.jobs.config.model_files import find_changed_tokenizer_file
+
+    if digests := _read_tokenizer_digests(run_folder):
+        source = _get_tokenizer_source(run_folder)
+        if changed_file := find_changed_tokenizer_file(source, digests):
+            raise UsageError(
+                f"{str(changed_file)!r} has changed since {str(run_folder)!r} was decoded: its "
+                "token ids are other texts now; put the old file back, or run the experiment again"
+            )
+
+
+def _read_tokenizer_digests(run_folder: Path) -> Mapping[str, str]:
+    """Reads the digests of the files that the cell's tokenizer was loaded from; none if unknown."""
+    models = cell_folder.read_models_json(run_folder).get("models") or {}
+    digests: Mapping[str, str] = models.get("tokenizer") or models.get("target") or {}
+    return digests
+
+
+def _get_tokenizer_source(run_folder: Path) -> str:
+    pair = _read_settings(run_folder)["pair"]
+    tokenizer = pair.get("tokenizer")
+    return str(tokenizer["source"] if tokenizer else pair["target"])
+
+
 def _load_text_decoder(run_folder: Path) -> TokenDecoder:
     """Loads the run's tokenizer and returns a function that decodes token ids into text."""
     from spec_bench.engine.loading import load_tokenizer
     from spec_bench.jobs.config.model_files import resolve_or_convert_model
 
-    pair = _read_settings(run_folder)["pair"]
-    tokenizer: Any = load_tokenizer(
-        resolve_or_convert_model(str(pair.get("tokenizer") or pair["target"]))
-    )
+    commit = _read_tokenizer_digests(run_folder).get("commit") or None
+    path = resolve_or_convert_model(_get_tokenizer_source(run_folder))
+    tokenizer: Any = load_tokenizer(path, commit)
     return lambda ids: decode_without_end_token(tokenizer, list(ids)).strip()
 
 

@@ -26,6 +26,9 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
+DIGEST_COLUMNS = ("target_digest", "draft_digest")
+"""Columns of what tells a row's models from all others, see ``compute_digest_columns``."""
+_DIGEST_DIGITS = 16  # of a model's digest in a row
 _FAULTS = (ValueError, KeyError, TypeError, OSError, RecursionError)
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 
@@ -164,6 +167,37 @@ def read_models_json(folder: Path) -> dict[str, Any]:
     and of the prompts' ``token_ids``. Raises UsageError as ``read_cell_json`` does.
     """
     return _read_optional_json(folder / files.MODELS)
+
+
+def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Returns the columns ``DIGEST_COLUMNS`` for the digests of a cell's models
+    (``Pair.read_model_digests``); the target's column covers its tokenizer.
+    """
+    if not models:
+        return {}
+    target_parts = ("target", "tokenizer")
+    target = [dict(models[part]) for part in target_parts if part in models]
+    drafts = (dict(digests) for part, digests in models.items() if part not in target_parts)
+    draft_digests = tuple(files.hash_json(digests, _DIGEST_DIGITS) for digests in drafts)
+    return {"target_digest": files.hash_json(target, _DIGEST_DIGITS), "draft_digest": draft_digests}
+
+
+def require_row_of_these_models(folder: Path, row: Mapping[str, Any]) -> None:
+    """Checks that a row of a results file is of the models and token ids that the cell's folder is
+    of, as far as both say of which. Raises UsageError, which names the digest that differs.
+    """
+    content = read_models_json(folder)
+    digests = {
+        **compute_digest_columns(content.get("models") or {}),
+        "token_ids_digest": content.get("token_ids"),
+    }
+    for name, digest in digests.items():
+        text = ",".join(digest) if isinstance(digest, tuple) else digest
+        if text and row.get(name) and row[name] != text:
+            raise UsageError(
+                f"run {folder.name}: {name} is {row[name]!r}, and {text!r} of the answers in "
+                f"{str(folder)!r}: they are of other models"
+            )
 
 
 def _read_optional_json(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from spec_bench.records.cell_folder import DIGEST_COLUMNS
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, CellResult, parse_reasons
 from spec_bench.settings.validation import adapter
@@ -24,7 +25,6 @@ from spec_bench.vocabulary import columns
 log = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 REQUIRED_COLUMNS = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
-_DIGEST_DIGITS = 16  # of a model's digest in a row
 _ROUNDED_COLUMNS = (
     "nodes_per_call",
     "block_efficiency",
@@ -43,7 +43,6 @@ STATE_COLUMNS = (
     "prompts_digest",
     "engine",
 )
-DIGEST_COLUMNS = ("target_digest", "draft_digest")
 # Columns that follow from state and machine: a user does not vary them on purpose.
 _NOT_VARIED = (
     *STATE_COLUMNS,
@@ -136,19 +135,6 @@ def result_from_json(content: Row) -> CellResult:
         dict(content["metrics"]),
         content["labels"].get("baseline") or None,
     )
-
-
-def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Returns the columns ``DIGEST_COLUMNS`` for the digests of a cell's models
-    (``Pair.read_model_digests``); the target's column covers its tokenizer.
-    """
-    if not models:
-        return {}
-    target_parts = ("target", "tokenizer")
-    target = [dict(models[part]) for part in target_parts if part in models]
-    drafts = (dict(digests) for part, digests in models.items() if part not in target_parts)
-    draft_digests = tuple(files.hash_json(digests, _DIGEST_DIGITS) for digests in drafts)
-    return {"target_digest": files.hash_json(target, _DIGEST_DIGITS), "draft_digest": draft_digests}
 
 
 def build_past_models_id(row: Row) -> str:

@@ -11,7 +11,7 @@ from spec_bench.jobs.config.model_files import compute_file_digests, read_config
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.sinks.rows import build_past_models_id
 from spec_bench.system import file_digests, files
-from tests.commands import verify
+from tests.commands import answers, report, verify
 from tests.jobs.tiny import untimed
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -103,6 +103,63 @@ def test_answers_to_other_token_ids_are_not_gone_on_with(run_job, tmp_path, monk
     monkeypatch.setattr("spec_bench.jobs.work.prompts.JobPrompts.token_ids_digest", "others")
     with pytest.raises(ValueError, match=r"other token ids.*others"):
         run_job(*words, "repeats=2")
+
+
+def test_answers_are_written_by_the_tokenizer_that_decoded_and_by_no_other(
+    run_job, target, tmp_path, capsys
+):
+    run_job(f"pair.target={target}", "cells=[sd:2]", "prompts=2", "warmup=0")
+    table = str(tmp_path / "results" / "default" / files.RESULTS)
+    rewrite(target / "chat_template.jinja", f"so {TEMPLATE}")  # makes prompts, no answers
+    assert answers([table, "--out", str(tmp_path / "first")]) == 0
+    path = target / "tokenizer.json"
+    text = path.read_text()
+    tokenizer = json.loads(text)
+    ids = tokenizer["model"]["vocab"]
+    ids["a"], ids["e"] = ids["e"], ids["a"]
+    path.write_text(json.dumps(tokenizer))
+    capsys.readouterr()
+    assert answers([table, "--out", str(tmp_path / "second")]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said and said.count("\n") == 1 and not (tmp_path / "second").exists()
+    path.unlink()
+    assert answers([table, "--out", str(tmp_path / "second")]) == 2
+    assert str(path) in capsys.readouterr().err
+    path.write_text(text)
+    assert answers([table, "--out", str(tmp_path / "second")]) == 0
+
+
+@pytest.mark.parametrize("moved", ["table", "runs", "table and runs"])
+def test_a_row_of_other_models_than_its_cells_is_no_row_of_these_answers(
+    run_job, target, tmp_path, capsys, caplog, moved
+):
+    words = (f"pair.target={target}", "cells=[sd:2]", "prompts=2", "warmup=0", "task.chat=true")
+    sides = [tmp_path / "mine", tmp_path / "others"]
+    for results, text in zip(sides, (TEMPLATE, f"so {TEMPLATE}"), strict=True):
+        rewrite(target / "chat_template.jinja", text)
+        run_job(*words, results=results)
+    mine, others = sides
+    if "table" in moved:
+        shutil.rmtree(mine / "default")
+        shutil.copytree(others / "default", mine / "default")
+    if moved == "table and runs":
+        shutil.rmtree(mine / files.RUNS / "jobs")
+    elif moved == "runs":
+        for cell in (mine / files.RUNS).glob("*/models.json"):
+            shutil.rmtree(cell.parent)
+        shutil.copytree(others / files.RUNS, mine / files.RUNS, dirs_exist_ok=True)
+    table = str(mine / "default" / files.RESULTS)
+    capsys.readouterr()
+    assert answers([table]) == 2
+    said = capsys.readouterr().err
+    assert "target_digest" in said and said.count("\n") == 1
+    assert verify([str(mine)]) == 2
+    assert "target_digest is" in capsys.readouterr().err
+    assert report([table]) == 0
+    if moved == "table and runs":  # without the jobs' notes rows are what the table says
+        assert "2 rows of other models" in caplog.text and "target_digest" in caplog.text
+    else:
+        assert answers([table]) == 0, "the table was made of its cells again"
 
 
 INDEX = json.dumps({"weight_map": {"a": "model.safetensors", "b": "parts/more.safetensors"}})

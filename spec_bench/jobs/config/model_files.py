@@ -133,6 +133,21 @@ def compute_file_digests(name: str, with_weights: bool = True) -> Digests:
     return digests
 
 
+def find_changed_tokenizer_file(name: str, old_digests: Digests) -> Path | None:
+    """Finds a file of a local model that its tokenizer may be made of and whose digest is not the
+    old one; None where all are as they were, and of a hub id. Weights and chat templates make no
+    text of token ids.
+    """
+    if "commit" in old_digests:
+        return None
+    new_digests = compute_file_digests(name, with_weights=False)
+    for file in {**old_digests, **new_digests}:
+        makes_text = Path(file).suffix not in _WEIGHTS and "chat_template" not in file
+        if makes_text and old_digests.get(file) != new_digests.get(file):
+            return Path(resolve_or_convert_model(name), file)
+    return None
+
+
 def read_content_id(name: str, revision: str | None, with_weights: bool = True) -> str | None:
     """Returns what tells a model from others of its name: a digest of its files, with weights or of
     all others, or the hub's ``revision``.

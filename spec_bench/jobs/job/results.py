@@ -34,9 +34,9 @@ from spec_bench.metrics.efficiency import (
     has_mostly_bursts,
 )
 from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
+from spec_bench.records.cell_folder import compute_digest_columns
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.sinks.rows import compute_digest_columns
 from spec_bench.vocabulary.columns import ENDS, define_all_column_names, list_column_names
 
 log = logging.getLogger(__name__)

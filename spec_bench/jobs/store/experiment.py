@@ -43,6 +43,7 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import list_column_names
+from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
 _APART_S = 0.001  # between the jobs whose clocks do not tell which ended later
@@ -161,6 +162,7 @@ class Experiment:
                 raise
             log.warning("%s; read from its runs", str(error).partition(";")[0])
         if not has_notes:
+            self._warn_of_rows_of_other_models()
             yield self._rows
             return
         order, end_times, rows = self._read_cell_order(mend=False)
@@ -174,6 +176,21 @@ class Experiment:
 
     def _read_all_rows(self) -> list[dict[str, str]]:
         return [row for path in self._rows for row in read_results_rows(path)]
+
+    def _warn_of_rows_of_other_models(self) -> None:
+        """Says how many rows are of other models than the cells here that have their run ids."""
+        faults = []
+        for row in self._read_all_rows() if (self._results / files.RUNS).is_dir() else ():
+            folder = files.get_run_folder(self._results, row["run_id"])
+            try:
+                cell_folder.require_row_of_these_models(folder, row)
+            except UsageError as error:
+                faults.append(str(error))
+        if faults:
+            log.warning(
+                "%s: %s of other models than the cells that are here; %s",
+                *(self.csv, format_count(len(faults), "row"), faults[0]),
+            )
 
     def _write_tables(self) -> None:
         """Writes the tables, and then what they were made of."""

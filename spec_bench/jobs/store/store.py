@@ -28,7 +28,6 @@ from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import to_one_line
 from spec_bench.sinks.rows import (
     build_past_models_id,
-    compute_digest_columns,
     result_from_json,
     result_to_json,
 )
@@ -92,7 +91,9 @@ class CellStore:
             place = {"run_id": self.folder.name}
             past, ours = (
                 self.folder.with_name(
-                    build_past_models_id({**place, **compute_digest_columns(cell_models)})
+                    build_past_models_id(
+                        {**place, **cell_folder.compute_digest_columns(cell_models)}
+                    )
                 )
                 for cell_models in (old_models, models)
             )

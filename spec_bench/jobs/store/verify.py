@@ -8,6 +8,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None =
     cell_folder.require_result_fits_generations(folder, cell, compare_whole_file=True)
     if cell and files.hash_json(cell["settings"]) != strip_past_models_suffix(folder.name):
         raise UsageError("its run id is not that of these settings")
+    with suppress(LookupError):
+        cell_folder.require_row_of_these_models(folder, cell["result"]["labels"])
     if comparison := cell.get("compared"):
         plain = files.get_run_folder(folder.parents[1], comparison["run_id"])
         # Cells of version 0.2 and before have ``sittings``.
@@ -128,6 +131,7 @@ def _require_valid_row(
         cell = cell_folder.read_cell_json(folder)
     except UsageError:
         return  # the cell's own line says so
+    cell_folder.require_row_of_these_models(folder, row)
     cell_faults[str(folder)] = _describe_refusal(
         folder / files.CELL, _require_valid_cell_folder, folder, cell
     )
