@@ -183,7 +183,7 @@ def run_stages(
         log.info("%s, %s: %d cells", stage.pair.name, stage.task.name, len(stage.cells))
         if is_first:
             experiment.require_writable_tables()
-        run_ids = dict.fromkeys((*running_job.state.cells, *map(stage.run_id, stage.cells)))
+        run_ids = dict.fromkeys((*running_job.snapshot.cells, *map(stage.run_id, stage.cells)))
         running_job.write_note(
             cells=tuple(run_ids), prompts=len(stage.examples) * stage.request.repeats
         )
@@ -304,5 +304,5 @@ def _print_finished_sweep(sweep: Sweep) -> None:
             if finished_results
             else ()
         )
-        shown_results = () if sweep.ran_here else finished_results  # each job showed its own
+        shown_results = () if sweep.has_run_here else finished_results  # each job showed its own
         print_results(shown_results, answers, _list_next_commands(results, name))

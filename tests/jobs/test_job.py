@@ -623,7 +623,10 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
     planned = plan_stage(
         build_unpinned_settings(compose_config(overrides(family, tmp_path / "results", *asked)))
     )
-    assert all("printed is 0.141" in line for line in planned[0].printed) and planned[0].printed
+    assert (
+        all("printed is 0.141" in line for line in planned[0].printed_comparisons)
+        and planned[0].printed_comparisons
+    )
 
 
 def test_a_look_at_plain_decoding_that_fails_is_said_and_ends_no_job(run_job, monkeypatch, caplog):

@@ -59,20 +59,23 @@ RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on
 FUSING_S = 180
 FUSING_SHARE = 0.05  # of a job's decoding that it may take
 _WARMUP_TOKENS = 4  # an iteration or a few
-# Tells others what the job does now.
+# Called with what the job does now.
 StateCallback = Callable[[Literal["waiting", "running"]], None]
 _CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captured
 
 
-def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> list[CellResult]:
-    """Runs what is not yet complete; one result per cell of the job, the baseline first where there
-    is one. Raises ValueError: models or prompts that cannot work together, before any decoding.
+def run_job(
+    settings: JobSettings, on_state: StateCallback = lambda state: None
+) -> list[CellResult]:
+    """Decodes what is not yet complete; returns a result per cell of the job, the baseline first if
+    there is one. ``on_state`` is called while it waits for another job. Raises ValueError: models
+    or prompts that cannot work together, before any decoding.
     """
     settings = settings.pin_revisions()
     is_abandoned = True
     while is_abandoned:
         with ExitStack() as stack:
-            runs = _open_locked_cells(settings, stack, says)
+            runs = _open_locked_cells(settings, stack, on_state)
             pending = [
                 cell_run
                 for cell_run in runs
@@ -93,9 +96,9 @@ def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> 
 
 
 def _open_locked_cells(
-    settings: JobSettings, stack: ExitStack, says: StateCallback
+    settings: JobSettings, stack: ExitStack, on_state: StateCallback
 ) -> list[CellRun]:
-    """The job's cells with their stores locked, always in the same order against deadlock. The
+    """Opens the job's cells, their stores locked in one order against deadlock. The
     baseline of several cells waits for no other job: it is timed here in any case.
     """
     is_first = processes.process_rank() == 0
@@ -108,9 +111,9 @@ def _open_locked_cells(
         alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count_processes() > 1
         free = cell_run.store.lock(wait=False)
         if alone and not free:
-            says("waiting")
+            on_state("waiting")
             free = cell_run.store.lock()
-            says("running")
+            on_state("running")
         cell_run.is_held_by_other_job = not free and is_first
         stack.callback(cell_run.store.unlock)
     for cell_run in runs if is_first else ():
@@ -122,7 +125,7 @@ def _open_locked_cells(
                     generation.prompt_id, generation
                 )
         else:
-            cell_run.models = cell_run.store.claim_for_models(
+            cell_run.model_digests = cell_run.store.claim_for_models(
                 settings.read_model_digests(cell_run.cell)
             )
             cell_run.generations_by_repeat = cell_run.store.repair_and_load()
@@ -134,7 +137,9 @@ def _open_locked_cells(
             if is_first and not cell_run.is_held_by_other_job:
                 cell_run.store.rename_row(settings.build_facts(cell_run.cell).decoder)
             ours = is_first and not cell_run.is_held_by_other_job
-            unknown = "; it keeps no digest of its models" if ours and not cell_run.models else ""
+            unknown = (
+                "; it keeps no digest of its models" if ours and not cell_run.model_digests else ""
+            )
             log.info("%s is complete: %s%s", cell_run.cell.title, cell_run.store.folder, unknown)
     return runs
 
@@ -148,14 +153,14 @@ def _run_cells(
     job_machine = stack.enter_context(
         MachineMonitor(settings.device, find_torch_gpu_indices(settings))
     )
-    tokenizer, tokens = models.load_pair_tokenizer(settings.pair)
+    tokenizer, token_count = models.load_pair_tokenizer(settings.pair)
     prompts = JobPrompts.from_settings(settings, tokenizer)
     backend: ModelBackend | ServerBackend
     if settings.server_settings is not None:
-        backend = stack.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
+        backend = stack.enter_context(closing(ServerBackend(settings, tokenizer, token_count)))
     else:
         with show_spinner("loading the models", shows_progress):
-            backend = stack.enter_context(closing(ModelBackend(settings, tokenizer, tokens)))
+            backend = stack.enter_context(closing(ModelBackend(settings, tokenizer, token_count)))
     session = Session(settings, runs, pending, prompts, energy_metering, job_machine)
     if is_first:
         copy_answers_of_shorter_cells(settings, runs, prompts)
@@ -167,7 +172,7 @@ def _run_cells(
             cell_run in pending or cell_run is session.baseline
         ):
             cell_run.generations_by_repeat = cell_run.store.drop_unknown_tokens_and_load(
-                backend.vocabulary
+                backend.vocabulary_size
             )
     active = session.drop_untimed_and_select_runs()
     origin = collect_provenance()
@@ -178,7 +183,7 @@ def _run_cells(
     with show_spinner("warming up", shows_progress):
         backend.prepare(session, active)
     for cell_run in pending:
-        if cell_run.models not in ({}, settings.read_model_digests(cell_run.cell)):
+        if cell_run.model_digests not in ({}, settings.read_model_digests(cell_run.cell)):
             raise UsageError(
                 f"{cell_run.cell.title}: its models' files changed while they were loaded"
             )
@@ -197,11 +202,11 @@ def _run_cells(
 
 
 def advise_on_compilation(
-    settings: JobSettings, decoders: int, prepare_s: float, decode_s: float
+    settings: JobSettings, decoder_count: int, prepare_s: float, decode_s: float
 ) -> None:
-    """Warns if a job was prepared for longer than compiling its models can have saved; says of a
-    long one on a GPU what it would cost to fuse kernels. It is not chosen by itself: which mode ran
-    is part of a run id, and how many prompts there are is not.
+    """Logs a warning if preparing a job took longer than compiling its models can have saved; of a
+    long job on a GPU what it would cost to fuse kernels. The mode is not chosen by itself: which
+    mode ran is part of a run id, and how many prompts there are is not.
     """
     compile_mode = settings.pair.specs[0].compile
     gain = RECORDED_GAIN if compile_mode.startswith("static") else 1
@@ -213,7 +218,7 @@ def advise_on_compilation(
             prepare_s,
             decode_s,
         )
-    fusing_s = FUSING_S * decoders
+    fusing_s = FUSING_S * decoder_count
     on_gpu = settings.device.startswith("cuda")
     if compile_mode == "static" and on_gpu and fusing_s < FUSING_SHARE * decode_s:
         log.info(
@@ -227,8 +232,8 @@ def advise_on_compilation(
 def copy_answers_of_shorter_cells(
     settings: JobSettings, runs: Sequence[CellRun], prompts: JobPrompts
 ) -> None:
-    """Gives cells that have no answers yet those to the first of their prompts, where the same cell
-    was decoded on fewer: only the other prompts are decoded, in a session of their own.
+    """Copies to cells without answers those to their first prompts, if the same cell was decoded on
+    fewer: only the other prompts are decoded, in a session of their own.
     """
     table = files.get_results_file(settings.results_folder, settings.request.name)
     plain = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
@@ -245,7 +250,7 @@ def copy_answers_of_shorter_cells(
             fresh = not cell_run.is_held_by_other_job and not cell_run.store.load_first_repeat()
             if not fresh or not shorter_store.load_first_repeat():
                 continue
-            if shorter_store.has_answers_of(cell_run.models, token_ids):
+            if shorter_store.has_answers_of(cell_run.model_digests, token_ids):
                 cell_run.store.copy_answers(shorter_store)
                 log.info("%s: %d prompts are answered already", cell_run.cell.title, count)
             else:
@@ -257,18 +262,18 @@ def copy_answers_of_shorter_cells(
 
 
 def _apply_to_decoders(
-    session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]
+    session: Session, runs: Sequence[CellRun], function: Callable[[Any], object]
 ) -> None:
-    """Does something with each decoder that will decode; a cell that it fails for is given up."""
+    """Applies ``function`` to each decoder that will decode; if it raises, the cell is given up."""
     for cell_run in session.select_decoding_runs(runs):
         try:
-            does(cell_run.decoder)
+            function(cell_run.decoder)
         except Exception as error:
             cell_run.fail(error)
 
 
 def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None:
-    """Decodes a few tokens with the cells that will decode, which nothing records."""
+    """Decodes a few tokens with the cells that will decode; nothing records them."""
     options = session.settings.request
     warmup_batches = list(
         split_into_batches(session.prompts.requests, session.settings.engine.batch_size)
@@ -288,10 +293,10 @@ def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None
 
 
 def log_plain_scores_beside_printed(session: Session) -> None:
-    """Says what plain decoding scores on a few prompts, before other cells decode, beside what a
+    """Logs what plain decoding scores on a few prompts, before other cells decode, beside what a
     paper prints of this pair; nothing of other pairs.
 
-    Answers that it has serve. Else the first prompts are decoded for this alone: kept, they would
+    Stored answers are used. Else the first prompts are decoded for this alone: kept, they would
     be timed apart from the other cells' answers.
     """
     settings = session.settings
@@ -320,7 +325,7 @@ def log_plain_scores_beside_printed(session: Session) -> None:
 def _skip_refused_prompts(
     cell_run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]
 ) -> None:
-    """Leaves out what a decoder cannot be asked. Raises PromptError: that is every prompt."""
+    """Marks the prompts that a decoder refuses as skipped. Raises PromptError: it refuses all."""
     for request in requests:
         try:
             decoder.refuse_unfit_prompts([request])
@@ -333,15 +338,15 @@ def _skip_refused_prompts(
 class ModelBackend:
     """Loaded models; all cells share them and one pool of caches."""
 
-    def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
+    def __init__(self, settings: JobSettings, tokenizer: Any, token_count: int) -> None:
         self._tokenizer = tokenizer
         self._pool = CachePool()
-        self.models = models.load_models(settings.pair, tokens)
-        self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
+        self.models = models.load_models(settings.pair, token_count)
+        self.vocabulary_size = self.models[0].vocab_size  # ids of records must lie below
         spec = settings.pair.specs[0]
         target = f"{spec.path} {settings.pair.read_content_ids()[0]} {spec.dtype}"
         stored_choice = settings.results_folder / files.RUNS / "threads.json", target
-        self._slowdown = models.set_thread_count(
+        self._measure_slowdown = models.set_thread_count(
             settings.engine.threads,
             settings.device,
             self.models[0],
@@ -349,10 +354,10 @@ class ModelBackend:
         )
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
-        """Builds each cell's decoder, allocates, warms up; one that cannot be has failed. Raises
-        ValueError: a prompt does not fit; nothing is decoded.
+        """Builds each cell's decoder, allocates, warms up; a cell for which this raises has failed.
+        Raises PromptError: a decoder refuses every prompt.
         """
-        session.slowdown = self._slowdown
+        session.measure_slowdown = self._measure_slowdown
         settings = session.settings
         requests = session.prompts.requests
         target = self.models[0]
@@ -393,7 +398,7 @@ class ModelBackend:
         _warm_up(session, runs, _CAPTURE_TOKENS if captures_graphs else _WARMUP_TOKENS)
 
     def collect_runtime_facts(self, session: Session) -> dict[str, Any]:
-        """Returns what is known only once models are loaded: fields of ``CellFacts``."""
+        """Collects what is known only once models are loaded: fields of ``CellFacts``."""
         target = self.models[0]
         device = session.settings.device
         config = getattr(getattr(target, "module", None), "config", None)
@@ -408,27 +413,27 @@ class ModelBackend:
         }
 
     def close(self) -> None:
-        """Frees the caches, which the next job of a sweep need not find beside its own."""
+        """Frees the caches, but not the models, which the next job of a sweep may use."""
         self._pool.free()
 
 
 class ServerBackend:
     """Servers that run already, one a cell. Of the models only the target's tokenizer is loaded."""
 
-    def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
-        self.vocabulary = tokens
+    def __init__(self, settings: JobSettings, tokenizer: Any, token_count: int) -> None:
+        self.vocabulary_size = token_count
         self._tokenizer = tokenizer
         self._servers: list[ServerClient] = []
-        options = RequestOptions(settings.sampling, tokens)
+        options = RequestOptions(settings.sampling, token_count)
         if settings.server_settings is not None and settings.server_settings.tokens != "ids":
             options = replace(
                 options,
                 tokenise=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
             )
-        self._asking = options
+        self._request_options = options
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
-        """Each cell's decoder over its server, warmed up; one whose server is silent has failed."""
+        """Builds each cell's decoder over its server, and warms it up."""
         settings = session.settings
         assert settings.server_settings is not None
         for cell_run in runs:
@@ -436,7 +441,7 @@ class ServerBackend:
             self._servers.append(server)
             decoder: Any = ServedDecoder(  # of no models
                 server,
-                self._asking,
+                self._request_options,
                 settings.engine.batch_size,
                 settings.server_settings.rate,
             )
@@ -445,7 +450,7 @@ class ServerBackend:
         _warm_up(session, runs, _WARMUP_TOKENS)
 
     def collect_runtime_facts(self, session: Session) -> dict[str, Any]:
-        """Returns what the server says of itself."""
+        """Collects what the servers report: fields of ``CellFacts``."""
         versions = {read_server_version(server) for server in self._servers}
         return {
             "device": SERVER,
@@ -460,7 +465,7 @@ class ServerBackend:
 
 
 def read_server_version(server: ServerClient) -> str:
-    """Returns a server's name and version as far as it tells them; vLLM says both."""
+    """Reads a server's name and version; ``server`` if it does not report them."""
     if server.kind == "llama_cpp":
         return f"llama.cpp {_read_json_text(server.fetch_text('props'), 'build_info')}".strip()
     version = _read_json_text(server.fetch_text("version"), "version")
@@ -471,7 +476,7 @@ def read_server_version(server: ServerClient) -> str:
 
 
 def _read_json_text(answer: str | None, name: str) -> str:
-    """Returns a text in a server's JSON, in one line; "" where there is none."""
+    """Returns the text under ``name`` in a server's JSON, in one line; "" if there is none."""
     try:
         value = parse_json_within_limits(answer or "{}").get(name)
     except (ValueError, AttributeError):

@@ -71,7 +71,7 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
     baseline = session.baseline
     assert baseline or session.settings.server_settings
     for cell_run in (cell_run for cell_run in session.pending if not cell_run.is_held_by_other_job):
-        fact_fields = {**runtime_facts, **compute_digest_columns(cell_run.models)}
+        fact_fields = {**runtime_facts, **compute_digest_columns(cell_run.model_digests)}
         fact_fields["token_ids_digest"] = session.prompts.token_ids_digest
         facts = replace(session.settings.build_facts(cell_run.cell), **fact_fields)
         extras = dict[str, Any]()
@@ -96,7 +96,7 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
                     sessions = sorted(
                         {generation.session for repeat in reference for generation in repeat}
                     )
-                    extras["compared"] = {"run_id": baseline.run_id, "sessions": sessions}
+                    extras["comparison"] = {"run_id": baseline.run_id, "sessions": sessions}
         except Exception as error:
             cell_run.fail(error)
         if cell_run.failure is not None:
@@ -112,9 +112,9 @@ def _build_result(
     repeats: list[list[Generation]],
     baseline: list[list[Generation]] | None,
 ) -> tuple[CellResult, Scores]:
-    """A row with its numbers, and what each answer scored; if a column is empty the reason says
-    why. Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills
-    in the speedup.
+    """Builds a row with its numbers, and the scores of each answer; a reason explains each empty
+    column. Without a baseline that was timed in turn it is ``partial``: a rerun times both, and
+    fills in the speedup.
     """
     settings = session.settings
     prompts = session.prompts
@@ -187,13 +187,15 @@ def _gather_records(
 def explain_missing_prompts(
     session: Session, cell_run: CellRun, counted_ids: Sequence[str]
 ) -> list[Reason]:
-    """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
+    """Returns a reason with the number of prompts that a row lacks, and why the first one; [] if
+    none is missing.
+    """
     prompts = session.prompts
     missing_count = prompts.prompt_count - len(counted_ids)
     baseline_failures = session.baseline.prompt_errors if session.baseline else {}
     failures = {
         **baseline_failures,
-        **prompts.failed,
+        **prompts.error_by_prompt_id,
         **cell_run.prompt_errors,
     }
     first_failure = next(
@@ -212,7 +214,7 @@ def explain_missing_prompts(
 
 
 def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
-    """Metrics that a decoder's records do not tell, and why.
+    """Finds metrics that a decoder's records do not determine, and why.
 
     A record says how deep a call's tree was and how much of it was accepted. In a tree that the
     draft reshapes every time a path may end above the deepest level: reaching its end is no
@@ -233,7 +235,7 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
 def _get_draft_calls_per_step(
     decoder: AnyDecoder, generations: Sequence[Generation]
 ) -> float | None:
-    """L of MBSU: the decoder states it, or it is counted where its trees have no fixed depth."""
+    """Returns L of MBSU: the decoder's, or counted if its trees have no fixed depth."""
     if not isinstance(decoder, Decoder) or not decoder.policy.follows_draft_depth:
         return decoder.draft_calls
     a_level = decoder.draft_calls == decoder.depth  # one call
@@ -243,7 +245,7 @@ def _get_draft_calls_per_step(
 def _build_memory_and_graph_columns(
     settings: JobSettings, cell_run: CellRun, decoder: AnyDecoder, prompts: JobPrompts
 ) -> dict[str, Any]:
-    """Columns that are not metrics of the records."""
+    """Builds the columns of peak memory, caches, recorded iterations and cut prompts."""
     longest = [(len(request.prompt_ids), request.max_new_tokens) for request in prompts.requests]
     values: dict[str, Any] = {"peak_memory_bytes": cell_run.memory.peak_bytes}
     if not settings.server_settings:
@@ -258,7 +260,10 @@ def _build_memory_and_graph_columns(
                 name for name in define_all_column_names() if name.startswith(_NOT_SEEN)
             )
     if settings.task.overlong != "fail":
-        values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
+        values |= {
+            "prompts_truncated": prompts.truncated_count,
+            "prompts_skipped": prompts.skipped_count,
+        }
     return values
 
 
@@ -275,7 +280,8 @@ def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) 
         ("later_turns", not_asked if left_out else ""),
         (
             "speedup",
-            describe_disturbance(records, session.slowdown()) or describe_deciding_stalls(records),
+            describe_disturbance(records, session.measure_slowdown())
+            or describe_deciding_stalls(records),
         ),
         ("host_overhead", _ONE_GRAPH if cell_run.iteration_counts.recorded else ""),
         ("repeats", _describe_changed_repeats(records)),
@@ -288,8 +294,9 @@ def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) 
     ]
     meter = session.metering.meter
     lacks_meter = bool(settings.server_settings) and meter.name == "none"
-    retold = settings.server_settings is not None and settings.server_settings.tokens == "text"
-    causes += explain_served_columns(records.windows, lacks_meter, retold)
+    server = settings.server_settings
+    is_retokenised = server is not None and server.tokens == "text"
+    causes += explain_served_columns(records.windows, lacks_meter, is_retokenised)
     reasons = [Reason(column, text) for column, text in causes if text]
     return (
         reasons
@@ -299,7 +306,9 @@ def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) 
 
 
 def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:
-    """Returns the prompts that a row is about: decoded in every repeat, the baseline beside."""
+    """Returns the ids of the prompts that a row counts: decoded in every repeat, and with the
+    baseline timed beside them if it was for any.
+    """
     repeats = [
         cell_run.generations_by_repeat[repeat] for repeat in range(session.settings.request.repeats)
     ]
@@ -314,7 +323,7 @@ def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:
 
 
 def _select_complete_repeats(cell_run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
-    """The generations of each whole repeat, in the order of the requests."""
+    """Returns the generations of each complete repeat, in the order of ``ids``."""
     repeat_numbers = takewhile(
         lambda repeat: set(ids) <= cell_run.generations_by_repeat[repeat].keys(), count()
     )
@@ -325,7 +334,7 @@ def _select_complete_repeats(cell_run: CellRun, ids: Sequence[str]) -> list[list
 
 
 def _warn_of_suspicious_answers(title: str, texts: Sequence[str], changed_count: int) -> None:
-    """Warns where most answers are empty, and of greedy ones that are not plain decoding's."""
+    """Warns if most answers are empty, and if greedy ones are not plain decoding's."""
     empty = sum(not text.strip() for text in texts)
     if 2 * empty > len(texts):
         message = f"{title}: {empty} of {len(texts)} answers are empty"
@@ -338,13 +347,13 @@ def _warn_of_suspicious_answers(title: str, texts: Sequence[str], changed_count:
 
 
 def _count_changed_answers(records: CellRecords) -> int:
-    """Returns how many answers are not plain decoding's."""
+    """Counts the answers that differ from plain decoding's."""
     pairs = zip(records.generations, records.baseline or records.generations, strict=True)
     return sum(generation.tokens != plain.tokens for generation, plain in pairs)
 
 
 def _describe_changed_repeats(records: CellRecords) -> str:
-    """Returns what to mind if a device does not decode the same every time; "" if it did."""
+    """Describes how many repeats differ from the first; "" if none does."""
     later_windows = [window for repeat in records.again for window in repeat]
     first_windows = [*records.generations] * len(records.again)
     changed_count = sum(
@@ -361,9 +370,10 @@ def build_roofline_columns(
     prompt_tokens: dict[str, int],
     device_name: str,
 ) -> dict[str, Any]:
-    """Columns of the roofline; none if what the models read is unknown. Layers spread over several
-    GPUs run one after another, at one GPU's bandwidth; a target split over processes is read by all
-    of them at once. The bandwidth is measured after all decoding, so it costs no cell any time.
+    """Builds the columns of the roofline; {} if what the models read is unknown. Layers spread over
+    several GPUs run one after another, at one GPU's bandwidth; a target split over processes is
+    read by all of them at once. The bandwidth is measured after all decoding, so it costs no cell
+    any time.
     """
     models = (decoder.target, *decoder.drafts)
     calls = sum(len(generation.steps) for generation in generations)
@@ -397,40 +407,40 @@ def build_roofline_columns(
 
 
 def is_served_without_baseline(settings: JobSettings) -> bool:
-    """Returns whether nothing decodes plainly beside a server."""
+    """Returns whether a server decodes and no plain one beside it."""
     server = settings.server_settings
     return server is not None and not server.has_baseline and server.decoder != "ar"
 
 
-def blank_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
-    """Columns that a client cannot fill, emptied; none if this program decoded."""
-    if not any(window.delivery for window in windows):
+def blank_served_columns(generations: Sequence[Generation]) -> dict[str, Any]:
+    """Returns None for each column that a client cannot fill; {} if this program decoded."""
+    if not any(generation.delivery for generation in generations):
         return {}
-    stems = _NOT_SEEN + (() if _knows_all_drafted_counts(windows) else _NOT_PROPOSED)
-    stems += _TIMED_COLUMNS if has_mostly_bursts(windows) else ()
+    stems = _NOT_SEEN + (() if _knows_all_drafted_counts(generations) else _NOT_PROPOSED)
+    stems += _TIMED_COLUMNS if has_mostly_bursts(generations) else ()
     names = (name for name in define_all_column_names() if name.startswith(stems))
     return {name: None for name in names if not name.startswith(_WHOLE)}
 
 
 def explain_served_columns(
-    windows: Sequence[Generation], lacks_meter: bool, retold: bool
+    generations: Sequence[Generation], lacks_meter: bool, is_retokenised: bool
 ) -> list[tuple[str, str]]:
-    """Why they are empty, and what to mind about others; ``retold``: answers came as text."""
-    deliveries = [window.delivery for window in windows if window.delivery]
+    """Explains by column what a server's answers lack; ``is_retokenised``: they came as text."""
+    deliveries = [generation.delivery for generation in generations if generation.delivery]
     if not deliveries:
         return []
     retried_count = sum(delivery.attempts > 1 for delivery in deliveries)
     unknown = (
         ""
-        if _knows_all_drafted_counts(windows)
+        if _knows_all_drafted_counts(generations)
         else "nobody says how many tokens were proposed to a call"
     )
     return [
-        ("delivered_tokens", "of the answers' text, tokenised again" if retold else ""),
+        ("delivered_tokens", "of the answers' text, tokenised again" if is_retokenised else ""),
         ("host_overhead", "what a server's seconds go to is not seen from outside"),
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
-        ("token_rate", _BURSTS if has_mostly_bursts(windows) else ""),
+        ("token_rate", _BURSTS if has_mostly_bursts(generations) else ""),
         (_ENERGY, _REMOTE_METER if lacks_meter else ""),
         (
             "latency_s",
@@ -441,5 +451,5 @@ def explain_served_columns(
     ]
 
 
-def _knows_all_drafted_counts(windows: Sequence[Generation]) -> bool:
-    return all(window.delivery.proposed for window in windows if window.delivery)
+def _knows_all_drafted_counts(generations: Sequence[Generation]) -> bool:
+    return all(generation.delivery.proposed for generation in generations if generation.delivery)

@@ -31,7 +31,7 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.loop import IterationCounts
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.store.store import CellStore, Models, Repeats
+from spec_bench.jobs.store.store import CellStore, ModelDigests, Repeats
 from spec_bench.jobs.work.metering import EnergyMetering
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import MachineMonitor, PeakMemoryMonitor
@@ -69,21 +69,19 @@ class CellRun:
     cell: Cell  # which decoder
     store: CellStore  # where its records go
     memory: PeakMemoryMonitor  # of its windows
-    iteration_counts: IterationCounts = field(
-        default_factory=IterationCounts
-    )  # how iterations of its windows ran
-    # what tells its models from all others; nothing of a cell that was begun before this was kept
-    models: Models = field(default_factory=dict)
+    # how iterations of its windows ran
+    iteration_counts: IterationCounts = field(default_factory=IterationCounts)
+    # of its models; empty for a cell that was begun before they were stored
+    model_digests: ModelDigests = field(default_factory=dict)
     # generations by repeat and prompt id, those of an earlier, killed job included
     generations_by_repeat: Repeats = field(default_factory=lambda: defaultdict(dict))
     decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
     failure: Reason | None = None  # why the cell was given up; None while it goes on
-    prompt_errors: dict[str, Exception] = field(
-        default_factory=dict
-    )  # why prompts could not be decoded
+    # why prompts could not be decoded, by prompt id
+    prompt_errors: dict[str, Exception] = field(default_factory=dict)
     # what was decoded last, and the answers
     last_batch: tuple[Sequence[Request], Sequence[Generation]] = ((), ())
-    consecutive_errors: int = 0  # of these the latest whose errors name no prompt
+    consecutive_errors: int = 0  # the latest of these that name no prompt
     # whether another job holds its folder: of a baseline, whose result is that job's
     is_held_by_other_job: bool = False
 
@@ -93,7 +91,7 @@ class CellRun:
         return self.store.folder.name
 
     def list_requests_to_decode(self, requests: Sequence[Request], repeat: int) -> list[Request]:
-        """Returns the requests it will decode in a repeat; none once it has failed."""
+        """Lists the requests that it will decode in a repeat; none once it has failed."""
         unrecorded_requests = (
             [] if self.decoder is None else self.list_requests_without_record(requests, repeat)
         )
@@ -106,7 +104,7 @@ class CellRun:
     def list_requests_without_record(
         self, requests: Sequence[Request], repeat: int
     ) -> list[Request]:
-        """Returns the requests without a record."""
+        """Lists the requests without a generation in a repeat, failed ones too."""
         return [
             request
             for request in requests
@@ -114,8 +112,8 @@ class CellRun:
         ]
 
     def fail(self, error: Exception) -> None:
-        """Gives the cell up, its trace beside its records; raises an error that is of that disk, or
-        has taken the GPU from all cells.
+        """Marks the cell failed and saves the traceback; re-raises an error of the cell's disk, or
+        one that has taken the GPU from all cells.
         """
         raise_if_device_lost(error)
         os_explanation = isinstance(error, OSError) and files.explain_write_error(error)
@@ -127,7 +125,9 @@ class CellRun:
         log.error("%s failed: %s", self.cell.title, self.failure)
 
     def skip_prompt(self, prompt_id: str, error: Exception) -> None:
-        """Leaves a prompt out that it cannot decode; gives up after so many errors of no prompt."""
+        """Leaves a prompt out that it cannot decode; after ``GIVEN_UP`` errors in turn that name no
+        prompt the cell has failed.
+        """
         self.prompt_errors[prompt_id] = error
         log.error("%s leaves %r out: %s", self.cell.title, prompt_id, summarise_error(error))
         if not isinstance(error, PromptError | RequestRefusedError):
@@ -154,12 +154,12 @@ class Session:
     machine: MachineMonitor  # what it runs on
     baseline_timings: Timings = field(default_factory=dict)  # every timing of the baseline
     # a pass's seconds now over those when the threads were chosen
-    slowdown: Callable[[], float] = lambda: 1.0
+    measure_slowdown: Callable[[], float] = lambda: 1.0
     name: str = field(default_factory=lambda: uuid4().hex[:12])
 
     @property
     def baseline(self) -> CellRun | None:
-        """Plain decoding; none where a server has none."""
+        """The run of plain decoding; None if a server has none."""
         return self.runs[0] if self.runs[0].cell.name == BASELINE else None
 
     def has_work_left(self, cell_run: CellRun) -> bool:
@@ -171,7 +171,7 @@ class Session:
         )
 
     def drop_untimed_and_select_runs(self) -> list[CellRun]:
-        """Returns the cells to work on; drops their records that no baseline was timed beside."""
+        """Drops records without a baseline timed beside them; returns the cells to work on."""
         baseline = self.baseline
         if baseline is None:
             return list(self.pending)
@@ -214,7 +214,7 @@ class Session:
     def select_requests_to_decode(
         self, cell_run: CellRun, runs: Iterable[CellRun], batch: Sequence[Request], repeat: int
     ) -> list[Request]:
-        """What a cell decodes of a batch: what it lacks, and the baseline what any cell does."""
+        """Selects what a cell decodes of a batch: what it lacks; the baseline what any does."""
         if cell_run is not self.baseline:
             return cell_run.list_requests_to_decode(batch, repeat)
         if cell_run.decoder is None:
@@ -228,7 +228,7 @@ class Session:
         return [request for request in batch if request.prompt_id in prompt_ids]
 
     def iter_batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
-        """Repeat and prompts of each turn, all prompts of a repeat before the next."""
+        """Yields the repeat and the requests of each batch, all of a repeat before the next."""
         server = self.settings.server_settings
         size = self.settings.engine.batch_size
         if server is not None and server.rate is not None:
@@ -244,33 +244,33 @@ class Session:
 
 
 def index_timings(generations: Iterable[Generation]) -> Timings:
-    """Returns a baseline's generations by what pairs them with a cell's."""
+    """Indexes generations by session, repeat and prompt id, which pair baseline and cell."""
     return {
         (generation.session, generation.repeat, generation.prompt_id): generation
         for generation in generations
     }
 
 
-def find_untimed_keys(repeats: Repeats, against: Timings) -> set[tuple[int, str]]:
-    """Repeat and prompt id of a cell's generations that no baseline was timed beside."""
+def find_untimed_keys(repeats: Repeats, baseline_timings: Timings) -> set[tuple[int, str]]:
+    """Finds (repeat, prompt id) of a cell's generations that no baseline was timed beside."""
     timings = index_timings(
         generation for repeat in repeats.values() for generation in repeat.values()
     )
-    return {key[1:] for key in timings.keys() - against.keys()}
+    return {key[1:] for key in timings.keys() - baseline_timings.keys()}
 
 
 def select_paired_timings(
-    repeats: Sequence[Sequence[Generation]], against: Timings
+    repeats: Sequence[Sequence[Generation]], baseline_timings: Timings
 ) -> list[list[Generation]] | None:
-    """The baseline's generations timed in turn with a cell's, in order; None if one is missing."""
+    """Selects a baseline's generations timed with a cell's, in order; None if one is missing."""
     keys = [list(index_timings(repeat)) for repeat in repeats]
-    if any(key not in against for repeat_keys in keys for key in repeat_keys):
+    if any(key not in baseline_timings for repeat_keys in keys for key in repeat_keys):
         return None
-    return [[against[key] for key in repeat_keys] for repeat_keys in keys]
+    return [[baseline_timings[key] for key in repeat_keys] for repeat_keys in keys]
 
 
 def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
-    """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
+    """Decodes with the cells in turn, batch by batch; if one fails the others go on."""
     requests = session.prompts.requests
     repeats = range(session.settings.request.repeats)
     missing_count = sum(
@@ -316,7 +316,7 @@ def _decode_and_store_batch(
     repeat: int,
     progress: ProgressBar,
 ) -> None:
-    """One batch of one cell, on disk when this returns."""
+    """Decodes one batch of one cell; it is on disk when this returns."""
     settings = session.settings
     answers = cell_run.generations_by_repeat[repeat]
     decoder = cell_run.decoder
@@ -355,7 +355,9 @@ def _decode_and_store_batch(
 def _resolve_later_turns(
     session: Session, cell_run: CellRun, batch: Sequence[Request], answers: Mapping[str, Generation]
 ) -> list[Request]:
-    """The requests of a batch that can be asked; later turns need the cell's own answers."""
+    """Returns the requests of a batch with the cell's own answers filled into later turns; skips
+    those for which that fails.
+    """
     requests = list[Request]()
     for request in batch:
         try:
@@ -372,9 +374,7 @@ def _decode_or_skip(
     requests: Sequence[Request],
     progress: ProgressBar,
 ) -> list[Generation]:
-    """Decodes what of a batch can be decoded, and leaves the others out. Raises MemoryError: the
-    batch has no room.
-    """
+    """Decodes a batch; skips the prompts that fail. Raises MemoryError: the batch has no room."""
     failures: Mapping[str, Exception] = {}
     answers: Sequence[Generation] = ()
     if not requests or cell_run.decoder is None:
@@ -413,7 +413,7 @@ def _decode_or_skip(
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Returns whether a device or the machine had no room; torch has no type for the latter."""
+    """Returns whether a device or the machine had no memory; torch has no type for the latter."""
     kinds = MemoryError, torch.OutOfMemoryError
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
@@ -421,7 +421,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def _add_session_fields(
     session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
-    """Generations with what only the job knows: when, on what, of which kind."""
+    """Adds what only the job knows: session, repeat, machine's state, category, prompt length."""
     lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
     state: dict[str, Any] = {
         **session.machine.end_window(),
@@ -443,7 +443,7 @@ def _add_session_fields(
 def _store_batch(
     session: Session, cell_run: CellRun, repeat: int, generations: list[Generation]
 ) -> list[Generation]:
-    """Writes a batch; returns the cell's generations, without new timings of the baseline."""
+    """Writes a batch to disk; returns its generations but for new timings of the baseline."""
     answers = cell_run.generations_by_repeat[repeat]
     if cell_run is not session.baseline:
         cell_run.store.append_generations(generations)
@@ -480,7 +480,9 @@ def _store_batch(
 def require_equal_repeats(
     generations: Sequence[Generation], first_answers: Mapping[str, Generation]
 ) -> None:
-    """Checks that prompts decoded again had the same target calls and tokens as the first time."""
+    """Raises UsageError unless prompts decoded again have the target calls and tokens of the first
+    time.
+    """
     for generation in generations:
         if not generation.has_same_steps_and_tokens(first_answers[generation.prompt_id]):
             raise UsageError(
@@ -490,5 +492,5 @@ def require_equal_repeats(
 
 
 def split_into_batches(requests: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
-    """The requests in batches, the last one perhaps smaller."""
+    """Splits requests into batches of ``size``, the last one perhaps smaller."""
     return (requests[start : start + size] for start in range(0, len(requests), size))

@@ -61,7 +61,7 @@ class JobRecord:
 
 
 def compute_job_id(run_ids: Iterable[str]) -> str:
-    """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
+    """Hashes the set of a job's cells, so that a job resumed after a kill has the same id."""
     return files.hash_json(sorted(run_ids))
 
 
@@ -72,15 +72,15 @@ class Experiment:
         self.csv = files.get_results_file(results, name)
         self.records = files.get_records_file(self.csv)
         self._results = results
-        self._notes = files.get_jobs_folder(results, name)
-        self._index = self._notes / "index.jsonl"
-        self._rows = (files.get_screening_path(self.csv), self.csv)
-        self._tables = (*self._rows, files.get_archive_path(self.csv), self.records)
+        self._jobs_folder = files.get_jobs_folder(results, name)
+        self._index = self._jobs_folder / "index.jsonl"
+        self._row_tables = (files.get_screening_path(self.csv), self.csv)
+        self._tables = (*self._row_tables, files.get_archive_path(self.csv), self.records)
 
     def require_writable_tables(self) -> None:
-        """Checks that a job's final files can be written: better now than after decoding. Raises
-        ValueError: a folder takes no file, the table there takes no more rows, or the records
-        beside it are no good and those of some row are nowhere else.
+        """Raises UsageError, before decoding, if a job's final files cannot be written: a folder
+        takes no file, the table takes no more rows, or its records are damaged and those of some
+        row are nowhere else.
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.require_writable(folder)
@@ -95,31 +95,31 @@ class Experiment:
                 if not all(files.get_run_folder(self._results, run_id).is_dir() for run_id in ids):
                     raise
 
-    def write_job_record(self, note: JobRecord) -> None:
-        """Notes a job that has ended, for whoever makes the tables next. Its rows are newer than
-        those of all jobs noted before, also where a clock was ahead when these ended.
+    def write_job_record(self, job_record: JobRecord) -> None:
+        """Writes the record of a job that has ended, for whoever makes the tables next. Its end is
+        later than that of all jobs before, even if a clock was ahead when these ended.
         """
-        self._notes.mkdir(parents=True, exist_ok=True)
-        path = self._notes / f"{compute_job_id(note.cells)}.json"
-        with files.open_regular_file(self._notes / ".order") as file:
+        self._jobs_folder.mkdir(parents=True, exist_ok=True)
+        path = self._jobs_folder / f"{compute_job_id(job_record.cells)}.json"
+        with files.open_regular_file(self._jobs_folder / ".order") as file:
             files.lock_file(file, may_wait=True)
             end_time = max(
-                files.read_folder_clock_s(self._notes), self._read_latest_end() + _APART_S
+                files.read_folder_clock_s(self._jobs_folder), self._read_latest_end() + _APART_S
             )
             files.write_json(
-                path, checksums.redact_and_add_checksum(asdict(replace(note, ended=end_time)))
+                path, checksums.redact_and_add_checksum(asdict(replace(job_record, ended=end_time)))
             )
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
             files.write_bytes(self.csv, b"")
 
     def rebuild_tables(self, *, wait_s: float = inf) -> bool:
-        """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. To
-        another process that is at it longer than ``wait_s`` seconds it leaves them.
+        """Rebuilds CSV and records, once more if a job has ended meanwhile. Returns False if
+        another process was at it for longer than ``wait_s`` seconds.
         """
-        if not self._notes.is_dir():  # no job has ended here, or the folder is gone
+        if not self._jobs_folder.is_dir():  # no job has ended here, or the folder is gone
             return True
         until = time.monotonic() + wait_s
-        with files.open_regular_file(self._notes / ".lock") as file:
+        with files.open_regular_file(self._jobs_folder / ".lock") as file:
             while not files.lock_file(file, may_wait=wait_s == inf):
                 if time.monotonic() >= until:
                     return False
@@ -131,8 +131,8 @@ class Experiment:
         return True
 
     def rebuild_and_publish(self, sinks: Sequence[Sink], *, wait_s: float = inf) -> bool:
-        """Makes the tables whole, whether it did, and hands the rows of each pair and task to the
-        sinks. Without sinks it leaves the tables to another process that is at it for longer.
+        """Rebuilds the tables and hands the rows of each pair and task to the sinks; returns
+        whether the tables were rebuilt. With sinks it waits as long as another process is at it.
         """
         is_complete = self.rebuild_tables(wait_s=inf if sinks else wait_s)
         if not is_complete:
@@ -151,9 +151,9 @@ class Experiment:
         Changes nothing below the results. Raises UsageError: a table whose cells are not here is
         not as its records were written with it.
         """
-        has_notes = self._notes.is_dir()
+        has_notes = self._jobs_folder.is_dir()
         if has_notes and self._is_up_to_date():
-            yield self._rows
+            yield self._row_tables
             return
         try:
             parquet.require_unaltered_tables(self.records)
@@ -163,9 +163,9 @@ class Experiment:
             log.warning("%s; read from its runs", str(error).partition(";")[0])
         if not has_notes:
             self._warn_of_rows_of_other_models()
-            yield self._rows
+            yield self._row_tables
             return
-        order, end_times, rows = self._read_cell_order(mend=False)
+        order, end_times, rows = self._read_cell_order(set_bad_aside=False)
         with TemporaryDirectory() as folder:
             for table in self._tables[:3]:
                 if table.is_file():
@@ -175,7 +175,7 @@ class Experiment:
             yield files.get_screening_path(copy), copy
 
     def _read_all_rows(self) -> list[dict[str, str]]:
-        return [row for path in self._rows for row in read_results_rows(path)]
+        return [row for path in self._row_tables for row in read_results_rows(path)]
 
     def _warn_of_rows_of_other_models(self) -> None:
         """Says how many rows are of other models than the cells here that have their run ids."""
@@ -195,7 +195,7 @@ class Experiment:
     def _write_tables(self) -> None:
         """Writes the tables, and then what they were made of."""
         notes = _stamp_files(self._list_job_records())
-        order, end_times, rows = self._read_cell_order(mend=True)
+        order, end_times, rows = self._read_cell_order(set_bad_aside=True)
         cells = self._stamp_cells(order)
         head = self._read_index_header()
         indexed_cells = head.get("cells", {})
@@ -212,7 +212,7 @@ class Experiment:
         )
 
     def _build_rows(self, order: Mapping[str, Stage]) -> dict[str, Row]:
-        """Returns the row of every finished cell, of one that did not change from the index."""
+        """Builds the row of every finished cell by run id; unchanged ones are from the index."""
         head = self._read_index_header()
         indexed_cells = head.get("cells", {})
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
@@ -271,7 +271,7 @@ class Experiment:
         return False
 
     def _load_previous_records(self) -> PackedRecords:
-        """Returns the file as it is; one that cannot be read is set aside."""
+        """Reads the file of records; one that cannot be read is set aside."""
         try:
             exists = os.path.lexists(self.records)
             return parquet.read_records(self.records) if exists else parquet.concat_records([])
@@ -280,7 +280,7 @@ class Experiment:
             return parquet.concat_records([])
 
     def _is_up_to_date(self) -> bool:
-        """Returns whether nothing that the tables are made of has changed since."""
+        """Returns whether nothing that the tables are made of has changed since they were."""
         head = self._read_index_header()
         stages = {
             run_id: stamp.partition(" ")[0] for run_id, stamp in head.get("cells", {}).items()
@@ -293,7 +293,7 @@ class Experiment:
         }
 
     def _read_index_header(self) -> dict[str, Any]:
-        """Returns what the tables were made of; nothing where that is not known."""
+        """Reads the stamps of what the tables were made of; {} if they are not known."""
         try:
             with self._index.open(encoding="utf-8") as stream:
                 head = dict(json.loads(_strip_line_checksum(stream.readline())))
@@ -302,7 +302,7 @@ class Experiment:
         return head if head.get("code") == __version__ else {}
 
     def _read_latest_end(self) -> float:
-        """Returns when the job that was noted last ended; 0 where there is none."""
+        """Reads the latest end of a recorded job, in seconds; 0 if there is none."""
         latest = 0.0
         for path in self._list_job_records():
             with suppress(*FAULTS):  # who makes the tables sets it aside
@@ -310,11 +310,11 @@ class Experiment:
         return latest
 
     def _read_cell_order(
-        self, *, mend: bool
+        self, *, set_bad_aside: bool
     ) -> tuple[dict[str, Stage], dict[str, float], dict[str, Row]]:
         """Returns noted cells in order with their stages, when their last jobs ended, and the rows
-        of those that have finished; to ``mend`` is to set aside notes that cannot be used. Jobs of
-        one number stand by their first cell's labels, whenever they ended.
+        of those that have finished; with ``set_bad_aside`` sets aside notes that cannot be used.
+        Jobs of one number stand by their first cell's labels, whenever they ended.
         """
         notes = list[JobRecord]()
         stages = dict[str, Stage]()
@@ -325,7 +325,11 @@ class Experiment:
             except FileNotFoundError:
                 continue
             except FAULTS as error:
-                outcome = f"it is now {files.move_aside(path).name}" if mend else "it is left out"
+                outcome = (
+                    f"it is now {files.move_aside(path).name}"
+                    if set_bad_aside
+                    else "it is left out"
+                )
                 log.warning("%s: %s; %s", path, to_one_line(error, 200), outcome)
         notes.sort(key=lambda note: note.number)
         for note in notes:
@@ -342,7 +346,7 @@ class Experiment:
         return in_order | stages, end_times, rows
 
     def _stamp_cells(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """Returns by run id what changes with a cell: its stage and its files."""
+        """Returns by run id a text that changes with a cell: its stage and its files' stamps."""
         runs = os.fspath(self._results / files.RUNS)
         return {
             run_id: f"{stage} {_stamp_cell_files(f'{runs}/{run_id}')}"
@@ -350,11 +354,11 @@ class Experiment:
         }
 
     def _list_job_records(self) -> list[Path]:
-        return sorted(self._notes.glob("*.json"))
+        return sorted(self._jobs_folder.glob("*.json"))
 
 
 def _list_first_cell_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
-    """Returns the first cell's labels; none of a cell without a row."""
+    """Returns the labels of the first cell's row; [] if it has none."""
     row = rows.get(cells[0]) if cells else None
     return (
         [str(row.get(name, "")) for name in list_column_names("identity", "setting")] if row else []
@@ -362,7 +366,7 @@ def _list_first_cell_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> li
 
 
 def _stamp_cell_files(folder: str) -> str:
-    """Returns the stamps of a cell's files; "" where it has none."""
+    """Returns the stamps of a cell's files in one text; "" if it has no ``cell.json``."""
     try:
         with os.scandir(folder) as entries:
             cell_entries = [
@@ -382,7 +386,7 @@ def _stamp_files(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def _stamp_file(path: Path) -> str:
-    """Returns what changes whenever a file is written, even the same again; "" of none."""
+    """Returns a text that changes whenever a file is written; "" if there is none."""
     try:
         return _format_file_stamp(os.lstat(path))
     except OSError:
@@ -398,13 +402,13 @@ def _compute_line_checksum(text: str) -> str:
 
 
 def _strip_line_checksum(line: str) -> str:
-    """Returns a line of the index without its check; "" of a damaged one."""
+    """Verifies a line of the index and strips its checksum; "" if it is damaged."""
     check, _, text = line.removesuffix("\n").partition(" ")
     return text if check == _compute_line_checksum(text) else ""
 
 
 def read_job_record(path: Path) -> JobRecord:
-    """Returns a job's note. Raises ValueError: it cannot be used."""
+    """Reads a job's record. Raises ValueError: it cannot be used."""
     content = json.dumps(checksums.read_verified_json(path))
     note = adapter(JobRecord).validate_json(content, strict=True)
     if compute_job_id(note.cells) != path.stem:

@@ -37,20 +37,20 @@ from spec_bench.system.groups import group_by_key
 
 log = logging.getLogger(__name__)
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
-Models = Mapping[str, Mapping[str, str]]
-"""What tells a cell's models from all others, see ``Pair.read_model_digests``."""
+ModelDigests = Mapping[str, Mapping[str, str]]
+"""Digests of a cell's models by part and file, see ``Pair.read_model_digests``."""
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
 
 
 class CellStore:
-    """One cell's folder, ``<results>/runs/<run_id>``."""
+    """One cell's folder, ``<results>/runs/<run_id>``. ``user_code_digest`` is that of the user's
+    code behind its numbers, see ``metrics.digest_user_code``; None stands for any.
+    """
 
-    def __init__(self, results: Path, run_id: str, own_code: str | None = None) -> None:
+    def __init__(self, results: Path, run_id: str, user_code_digest: str | None = None) -> None:
         self.folder = files.get_run_folder(results, run_id)
-        self._own_code = (
-            own_code  # behind its numbers now, see ``metrics.digest_user_code``; None: any
-        )
+        self._user_code_digest = user_code_digest
         self._lock: TextIO | None = None
 
     def lock(self, wait: bool = True) -> bool:
@@ -75,9 +75,9 @@ class CellStore:
         starts = [*cell.get("starts", ()), provenance]
         cell_folder.write_cell_json(self.folder, {**cell, "settings": settings, "starts": starts})
 
-    def claim_for_models(self, models: Models) -> Models:
-        """Makes the cell these models', where this process holds the lock, and returns the digests
-        that its row has: none where it was begun before there were any.
+    def claim_for_models(self, models: ModelDigests) -> ModelDigests:
+        """Makes the cell these models', with the lock held; returns the digests for its row: {} if
+        it was begun before there were any.
 
         What other models left in its folder is archived: it becomes a cell of its own, which
         ``build_past_models_id`` names. What these models had left there before comes back.
@@ -112,37 +112,39 @@ class CellStore:
         cell_folder.write_models_json(self.folder, {"models": models})
         return models
 
-    def has_no_other_models(self, models: Models) -> bool:
+    def has_no_other_models(self, models: ModelDigests) -> bool:
         """Returns whether no other models have answered here, as far as is known."""
         with suppress(ValueError):
             return bool(cell_folder.read_models_json(self.folder).get("models", models) == models)
         return True
 
-    def record_or_refuse_token_ids(self, token_ids: str) -> None:
-        """Keeps the digest of what the cell is asked. Raises ValueError: it has answers to other
-        token ids.
+    def record_or_refuse_token_ids(self, token_ids_digest: str) -> None:
+        """Stores the digest of the prompts' token ids. Raises UsageError: the cell has answers to
+        other ones.
         """
         content = self._load_or_set_aside_models_json()
-        stored_ids = content.get("token_ids", token_ids)
-        if stored_ids != token_ids and _has_answers(self.folder):
+        stored_ids = content.get("token_ids", token_ids_digest)
+        if stored_ids != token_ids_digest and _has_answers(self.folder):
             raise UsageError(
                 f"{str(self.folder)!r} holds answers to other token ids ({stored_ids}, now "
-                f"{token_ids}) of the same texts: the tokenizer or its library reads them "
+                f"{token_ids_digest}) of the same texts: the tokenizer or its library reads them "
                 "otherwise; remove that folder to decode them again"
             )
         if content:
-            cell_folder.write_models_json(self.folder, {**content, "token_ids": token_ids})
+            cell_folder.write_models_json(self.folder, {**content, "token_ids": token_ids_digest})
 
-    def has_answers_of(self, models: Models, token_ids: str) -> bool:
-        """Returns whether these models have answered here what such token ids ask."""
+    def has_answers_of(self, models: ModelDigests, token_ids_digest: str) -> bool:
+        """Returns whether it has answers of these models to these token ids."""
         with suppress(UsageError):
             content = cell_folder.read_models_json(self.folder)
-            is_same = content.get("models") == models and content.get("token_ids") == token_ids
+            is_same = (
+                content.get("models") == models and content.get("token_ids") == token_ids_digest
+            )
             return is_same and _has_answers(self.folder)
         return False
 
     def copy_answers(self, source: "CellStore") -> None:
-        """Takes over what another cell measured and where, as if this one had been interrupted."""
+        """Copies another cell's generations and starts, as if this one had been interrupted."""
         for repeat in source.load_repeats().values():
             self.append_generations(repeat.values())
         for session, generations in group_by_key(
@@ -154,7 +156,7 @@ class CellStore:
         )
 
     def _load_or_set_aside_models_json(self) -> dict[str, Any]:
-        """Returns what the cell keeps of its models; a damaged file is set aside."""
+        """Reads ``models.json``; a damaged file is set aside, and read as {}."""
         try:
             return cell_folder.read_models_json(self.folder)
         except UsageError as error:
@@ -162,16 +164,22 @@ class CellStore:
             return {}
 
     def _load_cell_json_or_empty(self) -> dict[str, Any]:
-        """Reads what ``write_settings`` and ``write_result`` wrote; {} where it cannot be used."""
+        """Reads ``cell.json``; {} if it is missing or (logged) damaged."""
         try:
             return cell_folder.read_cell_json(self.folder)
         except UsageError as error:
             log.warning("%s", error)
             return {}
 
-    def append_generations(self, generations: Iterable[Generation], session: str = "") -> None:
-        """Adds generations, or those that ``session`` timed again; they survive a kill."""
-        path = self.folder / (files.RETIMED.replace("*", session) if session else files.GENERATIONS)
+    def append_generations(
+        self, generations: Iterable[Generation], retiming_session: str = ""
+    ) -> None:
+        """Appends generations to the cell's file, or to that of ``retiming_session``, which timed
+        them again; they are on disk when it returns.
+        """
+        path = self.folder / (
+            files.RETIMED.replace("*", retiming_session) if retiming_session else files.GENERATIONS
+        )
         with files.write_errors_naming(path), files.open_regular_file(path) as stream:
             files.lock_file(stream, may_wait=True)  # another job may look for a torn line
             for generation in generations:
@@ -180,7 +188,7 @@ class CellStore:
             os.fsync(stream.fileno())
 
     def load_retimed(self) -> list[Generation]:
-        """Returns what later sessions timed again; unusable lines are left out."""
+        """Loads the generations that later sessions timed again; damaged lines are left out."""
         return cell_folder.read_retimed_generations(self.folder)
 
     def load_first_repeat(self) -> dict[str, Generation]:
@@ -192,7 +200,7 @@ class CellStore:
         return _group_by_repeat(cell_folder.read_generation_lines(self.folder / files.GENERATIONS))
 
     def repair_and_load(self) -> Repeats:
-        """Sets aside what cannot be used, where this process holds the lock; the generations."""
+        """Sets aside damaged lines and files, with the lock held; loads the generations."""
         lines = self._repair_generation_files(None)
         try:
             cell_folder.require_result_fits_generations(
@@ -202,14 +210,14 @@ class CellStore:
             self._set_aside(files.CELL, to_one_line(error.__cause__ or error, 200))
         return _group_by_repeat(lines)
 
-    def drop_unknown_tokens_and_load(self, vocabulary: int) -> Repeats:
-        """Returns the generations whose token ids the target knows, once their number is known."""
-        return _group_by_repeat(self._repair_generation_files(vocabulary))
+    def drop_unknown_tokens_and_load(self, vocabulary_size: int) -> Repeats:
+        """Drops generations with token ids of ``vocabulary_size`` or more; loads the others."""
+        return _group_by_repeat(self._repair_generation_files(vocabulary_size))
 
-    def _repair_generation_files(self, vocabulary: int | None) -> GenerationLines:
-        """Keeps files of generations to their whole lines; a last one torn by a kill is cut off."""
+    def _repair_generation_files(self, vocabulary_size: int | None) -> GenerationLines:
+        """Drops damaged lines of generations, after a copy; cuts off a last one torn by a kill."""
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
-            lines = cell_folder.read_generation_lines(path, vocabulary)
+            lines = cell_folder.read_generation_lines(path, vocabulary_size)
             if lines.faults:
                 further_lines = (
                     f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
@@ -219,10 +227,9 @@ class CellStore:
             elif lines.torn_byte_count:
                 with files.open_regular_file(path, "rb+") as stream:
                     files.lock_file(stream.fileno(), may_wait=True)
-                    torn = cell_folder.read_generation_lines(
-                        path, vocabulary
-                    ).torn_byte_count  # none if it was being written
-                    stream.truncate(path.stat().st_size - torn)
+                    # none if it was being written
+                    lines = cell_folder.read_generation_lines(path, vocabulary_size)
+                    stream.truncate(path.stat().st_size - lines.torn_byte_count)
         return lines
 
     def _set_aside(self, name: str, reason: str, copy: bool = False) -> None:
@@ -232,24 +239,24 @@ class CellStore:
     def write_result(
         self,
         result: CellResult,
-        job: str,
+        job_id: str,
         scores: Scores | None = None,
-        compared: Mapping[str, Any] | None = None,
+        comparison: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes the cell's result, the last thing a cell writes, with the job that finished it,
-        what each answer scored and, in ``compared``, the baseline's run id and the sessions whose
+        what each answer scored and, in ``comparison``, the baseline's run id and the sessions whose
         timings of it the speed-up is against.
         """
         made_of = cell_folder.compute_size_and_digest(self.folder / files.GENERATIONS)
         outcome = {
             "result": result_to_json(result),
-            "job": job,
+            "job": job_id,
             "generations": made_of,
         }
         extras = {
             "scores": scores or {},
-            "compared": compared,
-            "own_code": self._own_code or "",
+            "compared": comparison,
+            "own_code": self._user_code_digest or "",
         }
         cell_folder.write_cell_json(
             self.folder, {**self._load_cell_json_or_empty(), **outcome, **extras}
@@ -261,7 +268,7 @@ class CellStore:
         return settings
 
     def load_result(self) -> CellResult | None:
-        """The cell's result, complete or failed; None if it was not finished or is damaged."""
+        """Loads the result, complete or failed; None if the cell is unfinished or damaged."""
         content = self._load_cell_json_or_empty().get("result")
         try:
             return content and result_from_json(content)
@@ -270,7 +277,7 @@ class CellStore:
             return None
 
     def rename_row(self, decoder: str) -> None:
-        """Gives a finished cell's row the name that its decoder has now, if it is another one."""
+        """Renames the decoder in a finished cell's stored result."""
         result = self.load_result()
         if result is not None and result.facts.decoder != decoder:
             new_result = replace(result, facts=replace(result.facts, decoder=decoder))
@@ -287,7 +294,10 @@ class CellStore:
         result = self.load_result()
         if result is None or result.status != "complete":
             return False
-        if self._own_code not in (None, self._load_cell_json_or_empty().get("own_code", "")):
+        if self._user_code_digest not in (
+            None,
+            self._load_cell_json_or_empty().get("own_code", ""),
+        ):
             return False
         return int(result.metrics.get("repeats") or 1) >= repeats
 
@@ -313,8 +323,8 @@ def _has_answers(folder: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _describe_first_model_difference(old_models: Models, new_models: Models) -> str:
-    """Names the first file of a cell's models that is not as it was."""
+def _describe_first_model_difference(old_models: ModelDigests, new_models: ModelDigests) -> str:
+    """Describes the first file of a cell's models that differs."""
     for part in (*old_models, *new_models):
         old = old_models.get(part, {})
         new = new_models.get(part, {})
@@ -326,8 +336,8 @@ def _describe_first_model_difference(old_models: Models, new_models: Models) -> 
 
 
 def _move_cell(source: Path, target: Path) -> None:
-    """Gives what is in a cell's folder to a cell of another id. After a kill in between both are
-    there, and doing it again ends it.
+    """Moves the content of a cell's folder to a cell of another id. After a kill in between both
+    have it, and a repetition completes the move.
     """
     answers_path = source / files.GENERATIONS
     if _has_answers(source):

@@ -1,6 +1,6 @@
 """``spec-bench check results RESULTS``: whether a folder of results is as it was written.
 
-Checks every seal, digest and check of its files, each row against its cell or its records, and
+Checks every checksum of its files, each row against its cell or its records, and
 each cell's settings, task and prompts among them, against its run id. Only reads.
 """
 
@@ -27,7 +27,7 @@ _CLOSE = 1e-9  # of a number made again on another machine
 
 
 def main(options: Namespace) -> int:
-    """Returns the command's status: 2 if a file is not as it was written."""
+    """Runs the command; returns its status, 2 if a file is not as it was written."""
     results = options.results
     tables = files.list_results_files(results)
     json_paths = sorted((results / files.RUNS).glob("*/*.json*"))
@@ -50,17 +50,17 @@ def main(options: Namespace) -> int:
     return 2 if faults else 0
 
 
-def _describe_refusal(path: Path, check: Callable[..., Any], *arguments: Any) -> list[str]:
-    """Returns the line on what a check refuses; none where it does not."""
+def _describe_refusal(path: Path, run_check: Callable[..., Any], *arguments: Any) -> list[str]:
+    """Runs a check; returns a line on its refusal, or [] if it passes."""
     try:
-        check(*arguments)
+        run_check(*arguments)
     except (*store.FAULTS, UnicodeError) as error:
         return [f"{path}: {to_one_line(error.__cause__ or error, 200)}"]
     return []
 
 
 def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
+    """Yields a cell's faults; of ``cell.json`` those in ``cell_faults``, if its row was checked."""
     for path in (*files.find_retimed_paths(folder), folder / files.GENERATIONS):
         lines = cell_folder.read_generation_lines(path)
         torn = ("its last line is cut",) * bool(lines.torn_byte_count)
@@ -75,7 +75,7 @@ def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) ->
 
 
 def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -> None:
-    """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
+    """Raises ValueError if a cell is not as written, or its run id is not that of its settings."""
     cell = cell_folder.read_cell_json(folder) if content is None else content
     cell_folder.require_result_fits_generations(folder, cell, compare_whole_file=True)
     if cell and files.hash_json(cell["settings"]) != strip_past_models_suffix(folder.name):
@@ -121,7 +121,7 @@ def _require_valid_row(
     records: parquet.PackedRecords,
     cell_faults: dict[str, list[str]],
 ) -> None:
-    """Holds a row against its cell or, where that is not here, against its records."""
+    """Raises UsageError if a row differs from its cell or, without its folder, its records."""
     run_id = row["run_id"]
     expected_values = dict[str, Any]()
     folder = files.get_run_folder(results, run_id)
@@ -150,7 +150,7 @@ def _require_valid_row(
 
 
 def _recount_row(row: Mapping[str, str], generations: Sequence[Generation]) -> dict[str, Any]:
-    """Returns a row's numbers as its records have them, the ends of intervals left out."""
+    """Computes a row's numbers again from its generations, without the ends of intervals."""
     by_repeat: dict[int, dict[str, Any]] = {}
     for generation in generations:
         by_repeat.setdefault(generation.repeat, {})[generation.prompt_id] = generation

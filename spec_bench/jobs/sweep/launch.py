@@ -45,7 +45,7 @@ _LOCAL = "LocalLauncher"  # submitit's, which starts all jobs at once
 
 
 def list_visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs this process may use: those the environment names, else all of the machine."""
+    """Lists the GPUs that this process may use: those in the environment, else all."""
     names = environment.get(OFFERED, environment.get(VISIBLE) or None)
     if names is None:
         return [row[0] for row in _query_gpus("uuid")]  # driver and CUDA may count in other orders
@@ -66,9 +66,9 @@ class GpuReservation:
         self._locks: list[TextIO] = []
 
     def claim(self, devices: Sequence[str], count: int, wait: bool) -> tuple[str, ...]:
-        """Claims the first free devices, of those that CUDA_VISIBLE_DEVICES names so; a second call
-        with the same count changes nothing. Raises ValueError: there are not that many, or, unless
-        it is to ``wait``, not that many are free; or others could have made the lock files.
+        """Claims the first free of ``devices`` and returns them; a second call with the same count
+        changes nothing. Raises UsageError: there are fewer, or, without ``wait``, fewer are free;
+        or others could have made the lock files.
         """
         if len(self.devices) == count:
             return self.devices
@@ -106,7 +106,9 @@ class GpuReservation:
         self.devices = ()
 
     def _try_to_claim(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
-        """One look; the choice as a whole is locked, so that no two workers hold half each."""
+        """Tries once to claim; the choice as a whole is locked, so that no two workers hold half
+        each.
+        """
         with _open_locked(self._folder / "choice.lock", wait=True) or nullcontext():
             lock_by_device: dict[str, TextIO] = {}
             for device in devices:
@@ -123,7 +125,7 @@ class GpuReservation:
 
 
 def identify_gpus(devices: Sequence[str]) -> dict[str, str]:
-    """Returns what tells each device from all others, whatever it is called: its UUID if known."""
+    """Maps each device's name to its UUID, or to itself if the UUID is unknown."""
     uuids = {row[0]: row[-1] for row in _query_gpus("index", "uuid")}
     identity_by_name = {}
     for name in devices:
@@ -133,7 +135,7 @@ def identify_gpus(devices: Sequence[str]) -> dict[str, str]:
 
 
 def _open_locked(path: Path, wait: bool = False) -> TextIO | None:
-    """The locked file, its content left as it is, no link; None if another process has it."""
+    """Opens and locks a file, which is no link; None if another process has locked it."""
     try:
         stream: TextIO = files.open_regular_file(path)
     except OSError as error:
@@ -162,7 +164,7 @@ def count_gpus_for_weights(parameters: int, bytes_each: int, gpu_memory_gib: flo
 
 
 def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
-    """How many GPUs a job needs: none on a CPU, one unless the target is spread over several."""
+    """Counts the GPUs that a job needs: 0 on a CPU, 1 unless the target is spread over several."""
     engine = resolve_engine(engine, pair.target)
     if not engine.uses_cuda:
         return 0
@@ -182,13 +184,13 @@ def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
 
 
 def _count_gpus_of_largest_job(root: DictConfig, configs: SweepConfigs) -> int:
-    """Returns the need of the largest job of a sweep."""
+    """Counts the GPUs that the largest job of a sweep needs."""
     requests = (parse_request(config) for _, config in configs.compose_jobs(root))
     return max((count_gpus_of_job(request.pair, request.engine) for request in requests), default=0)
 
 
 def describe_launch(config: DictConfig, jobs: int) -> str:
-    """Says what a sweep of so many jobs would be submitted as."""
+    """Describes as what a sweep of so many jobs would be submitted."""
     name = config.hydra.runtime.choices["hydra/launcher"]
     launcher = config.hydra.launcher
     ray = launcher.get("ray", {})
@@ -209,7 +211,7 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
 
 
 def register_launcher_resolvers(configs: SweepConfigs) -> None:
-    """Tells OmegaConf of a sweep's jobs."""
+    """Registers ``gpus_of`` and ``workers_here`` for a sweep's jobs with OmegaConf."""
 
     def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
         """Returns the most that any job of the sweep needs: a job array has one size."""
@@ -229,7 +231,7 @@ _claim = GpuReservation()
 
 
 def export_gpu_environment() -> None:
-    """Keeps the GPUs that the user allows in sight of workers, counted as by the driver."""
+    """Sets environment variables so that workers see the user's GPUs, counted as by the driver."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # else all else that runs is served first
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if VISIBLE in os.environ:
@@ -244,7 +246,9 @@ def get_sweep_job_number() -> int | None:
 
 
 def claim_gpus_of_local_worker(pair: PairSettings, engine: EngineSettings) -> None:
-    """Takes GPUs that no other worker uses, if the launcher gives none; does not wait."""
+    """Claims GPUs that no other worker uses, in a worker of a launcher that gives none; sets
+    ``CUDA_VISIBLE_DEVICES`` and does not wait.
+    """
     if not str(HydraConfig.get().launcher._target_).endswith(("JoblibLauncher", _LOCAL)):
         return
     kind, _, index = resolve_engine(engine, pair.target).device.partition(":")

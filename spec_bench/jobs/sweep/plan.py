@@ -97,27 +97,31 @@ class PlannedCell:
     device_hours: float | None  # decoding what is left, at most, times the GPUs; None: no rate
     memory: MemoryEstimate  # of the job
     words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
-    printed: tuple[str, ...] = ()  # what papers print of plain decoding, beside its measured rows
+    printed_comparisons: tuple[
+        str, ...
+    ] = ()  # what papers print of plain decoding, beside its measured rows
 
 
 class Planner:
     """Plans a sweep's jobs. Those that differ only in their seed share what is read for one."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = folders  # of configs
-        self._known: dict[str, JobSettings] = {}
-        self._unread = set[str]()  # sources that a job could not read: the next need not try
+    def __init__(self, config_folders: Sequence[Path]) -> None:
+        self._config_folders = config_folders
+        self._settings_by_request: dict[str, JobSettings] = {}
+        self._unreadable_sources = set[
+            str
+        ]()  # sources that a job could not read: the next need not try
 
     def plan_all_stages(self, request: RunSettings) -> list[PlannedCell]:
-        """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
+        """Plans a job's cells, then those of a search's second stage; loads and decodes nothing."""
         # The machine that plans a sweep need not have the device it will run on.
         engine = resolve_engine(request.engine, request.pair.target)
         shared_request = replace(request, seed=0, engine=replace(engine, device="cpu"))
-        if (key := repr(shared_request)) not in self._known:
-            self._known[key] = self._build_settings_or_skip_data(shared_request).pin_revisions(
-                fetch=False
-            )
-        shared_settings = self._known[key]
+        if (key := repr(shared_request)) not in self._settings_by_request:
+            self._settings_by_request[key] = self._build_settings_or_skip_data(
+                shared_request
+            ).pin_revisions(fetch=False)
+        shared_settings = self._settings_by_request[key]
         settings = replace(
             shared_settings,
             request=replace(shared_settings.request, seed=request.seed),
@@ -133,20 +137,20 @@ class Planner:
         return [*cells, *(plan_stage(second) if second else [])]
 
     def _build_settings_or_skip_data(self, request: RunSettings) -> JobSettings:
-        """Returns the job's settings; if the hub's data cannot be read here, without them."""
+        """Builds the job's settings; without the hub's data if they cannot be read here."""
         source = repr(request.task.get("source"))
         try:
-            if source not in self._unread:
-                return build_settings(request, self._folders)
+            if source not in self._unreadable_sources:
+                return build_settings(request, self._config_folders)
         except HubDataError as error:
             if request.prompts is None:
                 raise UsageError(f"{error}; prompts=N plans without the data") from error
-            self._unread.add(source)
-        return build_settings(request, self._folders, skip_data=True)
+            self._unreadable_sources.add(source)
+        return build_settings(request, self._config_folders, skip_data=True)
 
 
 def plan_stage(settings: JobSettings) -> list[PlannedCell]:
-    """Returns what one job would do, each of its cells apart."""
+    """Plans the cells of one job, which is one stage of a search."""
     engine = settings.engine
     repeats = settings.request.repeats
     pair = settings.request.pair
@@ -190,27 +194,27 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
                 rate,
                 hours,
                 memory,
-                printed=lines,
+                printed_comparisons=lines,
             )
         )
     return cells
 
 
 def _estimate_hours(
-    answer_count: int, tokens: int, rate: ExpectedRate | None, memory: MemoryEstimate
+    answer_count: int, tokens_per_answer: int, rate: ExpectedRate | None, memory: MemoryEstimate
 ) -> float | None:
-    """Device hours of so many answers of so many tokens; None if unknown."""
+    """Estimates the device hours of so many answers of so many tokens; None if unknown."""
     if not answer_count:
         return 0.0
     if rate is None or memory.gpus is None:
         return None
-    return answer_count * tokens / rate.tokens_per_s / 3600 * max(1, memory.gpus)
+    return answer_count * tokens_per_answer / rate.tokens_per_s / 3600 * max(1, memory.gpus)
 
 
 def _plan_confirmation(
     settings: JobSettings, screened_cells: Sequence[PlannedCell]
 ) -> list[PlannedCell]:
-    """Returns the most that a search's second job takes, while its cells are still unknown."""
+    """Plans a search's second job at its longest, while its cells are still unknown."""
     confirm = settings.request.confirm
     if confirm is None:
         return []
@@ -239,8 +243,8 @@ def _plan_confirmation(
 
 
 def read_cell_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
-    """Returns what a cell's folder holds, and the prompts it lacks in all repeats; reads only. Of
-    one that is ``decoded`` all answers are there, and its row is still to be made.
+    """Reads the state of a cell, and the number of prompts that it lacks in all repeats. In the
+    state ``decoded`` all answers are there, and its row is still to be made.
     """
     path = store.folder / files.GENERATIONS
     answer_count = path.read_bytes().count(b"\n") if path.exists() else 0
@@ -256,9 +260,11 @@ def read_cell_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[S
 
 
 def estimate_job_memory(
-    pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int
+    pair: PairSettings, engine: EngineSettings, slots_per_row: int | None, rows: int
 ) -> MemoryEstimate:
-    """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
+    """Estimates the memory of ``rows`` that take ``slots_per_row`` each (None: as many as the
+    models have).
+    """
     sizes = read_pair_sizes(pair)
     bytes_each = BYTES[resolve_dtype(engine, pair)]
     gib = (engine.gpu_memory_gib or find_smallest_gpu_gib()) if engine.uses_cuda else None
@@ -267,7 +273,9 @@ def estimate_job_memory(
     except UsageError:  # says what must be stated to know it; a plan leaves that open
         gpus = None
     # At most what the models take: longer prompts are refused before decoding.
-    limits = [limit for limit in (slots, *(size.positions for size in sizes)) if limit is not None]
+    limits = [
+        limit for limit in (slots_per_row, *(size.positions for size in sizes)) if limit is not None
+    ]
     caches = [size.cached_numbers if limits else None for size in sizes]
     return MemoryEstimate(
         _sum_bytes([size.parameters for size in sizes], bytes_each),
@@ -277,13 +285,15 @@ def estimate_job_memory(
     )
 
 
-def _estimate_graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -> int:
-    """Bytes that the graphs of all cells keep: those of a job are recorded before it decodes."""
+def _estimate_graph_bytes(
+    settings: JobSettings, pair: PairSettings, slots_per_row: int | None
+) -> int:
+    """Estimates the bytes of the graphs of all cells, which are recorded before a job decodes."""
     from spec_bench.tree.base import GrownTree
 
     size = read_pair_sizes(pair)[0]
     trees = [cell.config.tree for cell in settings.cells]
-    tokens = slots or size.positions or 1
+    tokens = slots_per_row or size.positions or 1
     shape = size.vocab or 0, settings.engine.batch_size, tokens
     grown_trees = [tree for tree in trees if isinstance(tree, GrownTree)]
     return sum(
@@ -292,11 +302,11 @@ def _estimate_graph_bytes(settings: JobSettings, pair: PairSettings, slots: int 
 
 
 def estimate_decoder_graph_bytes(
-    tree: Any, sampling: SamplingSettings, vocab: int, rows: int, tokens: int
+    tree: Any, sampling: SamplingSettings, vocab: int, rows: int, max_prefix_tokens: int
 ) -> int:
-    """Returns about the bytes that a decoder's graphs over prefixes of up to so many tokens keep on
-    a GPU: rows' random numbers, and what each graph is told and tells. The memory that graphs
-    share, an iteration's own, is not among them.
+    """Estimates the bytes that a decoder's graphs over prefixes of up to ``max_prefix_tokens`` keep
+    on a GPU: rows' random numbers, and each graph's inputs and outputs, without the memory that
+    graphs share.
     """
     from spec_bench.decode.recording import length_buckets, row_buckets
 
@@ -307,7 +317,8 @@ def estimate_decoder_graph_bytes(
         random_numbers += (1 + sum(shape.levels[:-1])) * vocab
     kinds = row_buckets(rows)
     return 8 * (
-        max(kinds) * random_numbers + sum(kinds) * len(length_buckets(1, tokens)) * host_numbers
+        max(kinds) * random_numbers
+        + sum(kinds) * len(length_buckets(1, max_prefix_tokens)) * host_numbers
     )
 
 
@@ -317,7 +328,9 @@ def _sum_bytes(counts: Sequence[int | None], bytes_each: int) -> int | None:
 
 
 def _estimate_longest_sequence(settings: JobSettings) -> int | None:
-    """Slots that the longest prompt, its answer and the largest tree take, at most, if known."""
+    """Estimates the slots of the longest prompt, its answer and the largest tree, at most; None if
+    unknown.
+    """
     task = settings.task
     if settings.is_data_unread:
         return None
@@ -334,7 +347,7 @@ def _estimate_longest_sequence(settings: JobSettings) -> int | None:
 def estimate_rate_from_measured_rows(
     facts: CellFacts, device: str, measured_rows: Sequence[Mapping[str, Any]]
 ) -> ExpectedRate | None:
-    """The best guess of a cell's rate on ``cpu``, ``cuda`` or ``server``; None if nothing is known.
+    """Estimates a cell's rate on ``cpu``, ``cuda`` or ``server``; None if no row tells.
 
     First rows of the same decoder and tree, then of any decoder's baseline, which stands in for an
     unknown decoder: that is then expected to be no faster. Of several rows those of the same task
@@ -373,7 +386,7 @@ def _compute_median_rate(
 
 
 def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
-    """The rate that a paper prints for a cell of this pair: of its task, else the median."""
+    """Finds the rate that a paper prints for a cell of this pair: of its task, else the median."""
     pairs = find_pair_spellings(facts.pair)
     for paper, numbers in read_all_published().items() if pairs else ():
         rows = [
@@ -390,14 +403,16 @@ def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
 
 @cache
 def _compare_pair_with_printed(results: Path, pair: str) -> tuple[str, ...]:
-    """Compares a pair's plain decoding with what is printed, once for a sweep's jobs."""
+    """Returns lines that compare a pair's plain decoding with what papers print, once for a sweep's
+    jobs.
+    """
     rows = (row for row in _read_measured_rows(results) if row["pair"] == pair)
     return tuple(line for row in rows for line in compare_plain_with_printed(row))
 
 
 @cache
 def _read_measured_rows(results: Path) -> list[dict[str, Any]]:
-    """The rows with a rate in all CSVs of a results folder, read once for a sweep's jobs."""
+    """Reads the rows with a rate of all CSVs in a results folder, once for a sweep's jobs."""
     return [
         row | {"device": row["device"] if row["device"] in ("cpu", SERVER) else "cuda"}
         for path in files.list_results_files(results)
@@ -472,7 +487,7 @@ def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
             f"the data of {', '.join(unread)} cannot be read here: the plan cannot say which cells "
             "are complete, and counts one turn a prompt and caches as long as the models' context"
         )
-    lines += dict.fromkeys(line for cell in cells for line in cell.printed)
+    lines += dict.fromkeys(line for cell in cells for line in cell.printed_comparisons)
     if simulated := [*dict.fromkeys(filter(None, (_describe_simulation(c.facts) for c in cells)))]:
         given = "; ".join(simulated)
         lines.append(f"simulated: acceptance is given, so that texts mean nothing: {given}")
@@ -495,7 +510,7 @@ def _describe_simulation(facts: CellFacts) -> str:
 
 
 def format_longest_job_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
-    """Says how long the longest job decodes, on the GPUs that it gets."""
+    """Formats the minutes that the longest job decodes, on the GPUs that it gets."""
     minutes = [
         sum(60 * (cell.device_hours or 0) / max(1, cell.memory.gpus or 1) for cell in job)
         for job in jobs
@@ -531,7 +546,7 @@ def _format_hours_without_unit(hours: float) -> str:
 
 
 def _format_memory_parts(memory: MemoryEstimate) -> str:
-    """Weights, caches where their shape is known, and graphs where there are any."""
+    """Formats GiB as ``weights + caches + graphs``; caches of unknown shape as a word."""
     if memory.weights_bytes is None:
         return _UNKNOWN
     caches = "caches" if memory.cache_bytes is None else _format_gib(memory.cache_bytes)

@@ -60,16 +60,16 @@ _WRONG = 2  # the status of a request that cannot be right
 
 
 class Sweep:
-    """What the user's process knows of its jobs; None in one that a launcher started."""
+    """The jobs of a sweep in the user's process; None in one that a launcher started."""
 
     def __init__(self) -> None:
         # its notes and where its rows go, by results and name
-        self._parts = dict[tuple[str, str], tuple[SweepNotes, SinkSettings]]()
-        self.ran_here = False  # whether a job did, in this process
+        self._notes_and_sinks = dict[tuple[str, str], tuple[SweepNotes, SinkSettings]]()
+        self.has_run_here = False  # whether a job did, in this process
         # submitit's, whose jobs go on without this process; "" of another launcher
-        self._logs = ""
-        self._over = threading.Event()
-        self._slow = set[Path]()  # tables that take longer than this to make
+        self._submitit_folder = ""
+        self._is_over = threading.Event()
+        self._slow_tables = set[Path]()  # tables that take longer than this to make
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """In another process there is none."""
@@ -77,7 +77,7 @@ class Sweep:
 
     def check_and_list_or_plan_jobs(self, config: DictConfig, configs: SweepConfigs) -> bool:
         """Checks a sweep's jobs before anything is launched, and lists them or prints their plan;
-        whether they are to run. Raises UsageError: a job cannot be right.
+        returns whether they are to run. Raises UsageError: a job cannot be right.
         """
         register_launcher_resolvers(configs)
         launcher = config.hydra.launcher
@@ -126,39 +126,47 @@ class Sweep:
         sinks = {(request.results, request.name): request.sink for _, request in reversed(requests)}
         for key, job_words in jobs.items():
             notes = SweepNotes(Path(key[0]), key[1])
-            self._parts[key] = notes, sinks[key]
+            self._notes_and_sinks[key] = notes, sinks[key]
             notes.write_job_list(job_words, _AGAIN.get(target, ""))
         if folder := launcher.get("submitit_folder"):
-            self._logs = folder
+            self._submitit_folder = folder
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
         if not runs_here:
-            watch_arguments = [notes for notes, _ in self._parts.values()], self._over
+            watch_arguments = [notes for notes, _ in self._notes_and_sinks.values()], self._is_over
             threading.Thread(target=print_changed_counts, args=watch_arguments, daemon=True).start()
         return True
 
     def rebuild_tables(self, experiment: Experiment) -> bool:
-        """Makes the tables of a job that ran here, unless that takes long; whether it did."""
+        """Rebuilds the tables of a job that ran here, unless that takes long; returns whether it
+        did.
+        """
         began = time.monotonic()
-        is_complete = experiment.csv not in self._slow and experiment.rebuild_tables(wait_s=0)
+        is_complete = experiment.csv not in self._slow_tables and experiment.rebuild_tables(
+            wait_s=0
+        )
         if time.monotonic() - began > _QUICK_S:
-            self._slow.add(experiment.csv)
+            self._slow_tables.add(experiment.csv)
         return is_complete
 
     def finish_experiments(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
-        """Completes the tables and says what the sweep came to; results, name and all cells."""
-        self._over.set()
+        """Rebuilds all tables and prints what became of the jobs; yields each experiment's results
+        folder, name and cells.
+        """
+        self._is_over.set()
         with suppress(OSError):  # that submitit makes by a name of which it replaces a part
-            Path(self._logs).rmdir()
-        for (folder, name), (notes, sink) in self._parts.items():
+            Path(self._submitit_folder).rmdir()
+        for (folder, name), (notes, sink) in self._notes_and_sinks.items():
             results = Path(folder)
             watched_jobs = notes.read_progress()
-            if not self.ran_here or any(job.cells for job in watched_jobs):
+            if not self.has_run_here or any(job.cells for job in watched_jobs):
                 Experiment(results, name).rebuild_and_publish(build_sinks(sink, results / name))
             for line in summarise_jobs(watched_jobs, notes.read_clock()):
                 print(line, file=sys.stderr)
             if any(job.state != "done" for job in watched_jobs):
                 print("  the same command does what is missing", file=sys.stderr)
-            if self._logs and (running := sum(job.state in OPEN for job in watched_jobs)):
+            if self._submitit_folder and (
+                running := sum(job.state in OPEN for job in watched_jobs)
+            ):
                 watch = files.format_own_command("watch", name, results=results)
                 message = f"{running} go on without this process: {watch}"
                 print(f"  {message}; every reader of the table sees their rows", file=sys.stderr)
@@ -170,7 +178,7 @@ class Sweep:
 
 
 def _check_names_and_local_rows(settings: RunSettings, folders: list[Path]) -> None:
-    """Checks what a job names here, its rows included."""
+    """Checks the files, cells and local rows that a job names; imports no torch."""
     check_before_torch(settings, folders)
     task = build_task(settings.task)
     if not reads_rows_from_hub(task):
@@ -195,15 +203,15 @@ def _errors_with_words(words: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator[RunningJob]:
-    """Whoever watches the sweep sees its job within the block, in the user's process, which has the
-    ``sweep``, or not.
+    """Notes that a job of a sweep runs within the block, in the user's process, which has the
+    ``sweep``, or in a launcher's. Outside a sweep it yields a job that nobody watches.
     """
     number = get_sweep_job_number()
     if number is None or processes.process_rank():
         yield RunningJob()
         return
     with SweepNotes(results, name).tracked_job(number, HydraConfig.get().overrides.task) as running:
-        label = f"job {number + 1} of {running.listed}"
+        label = f"job {number + 1} of {running.sweep_job_count}"
         make_record = logging.getLogRecordFactory()
 
         def make_labelled_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -212,8 +220,8 @@ def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator
             return record
 
         if sweep is not None:
-            sweep.ran_here = True
-            log.info("%s: %s", label, " ".join(running.state.words))
+            sweep.has_run_here = True
+            log.info("%s: %s", label, " ".join(running.snapshot.words))
         else:  # its lines are among other jobs'
             logging.setLogRecordFactory(make_labelled_record)
         try:
@@ -223,7 +231,7 @@ def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator
 
 
 def _hint_at_list_syntax(words: Iterable[str]) -> None:
-    """Says of budgets and lengths that are jobs of their own how they are compared in one."""
+    """Prints how budgets or lengths that are jobs of their own are compared in one job."""
     pairs = (word.partition("=")[::2] for word in words)
     values = group_by_key((group, value.strip("'\"")) for group, value in pairs if group in LISTS)
     for group, group_values in values.items():

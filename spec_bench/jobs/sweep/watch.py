@@ -75,18 +75,18 @@ class WatchedJobSnapshot:
 
 @dataclass
 class RunningJob:
-    """What a job says of itself as it runs."""
+    """Published state of a job while it runs."""
 
-    path: Path | None = None  # its note; None of a job that nobody watches
-    state: WatchedJobSnapshot = WatchedJobSnapshot(0)
-    listed: int = 0  # jobs of its sweep
+    path: Path | None = None  # its note; None if nobody watches the job
+    snapshot: WatchedJobSnapshot = WatchedJobSnapshot(0)
+    sweep_job_count: int = 0
 
     def write_note(self, **changed: Any) -> None:
-        """Writes its note with other values."""
-        self.state = replace(self.state, **changed)
+        """Updates fields of the snapshot and writes the note."""
+        self.snapshot = replace(self.snapshot, **changed)
         if self.path is not None and self.path.parent.is_dir():  # a folder that is gone may return
             with suppress(OSError):  # nobody's numbers hang on it
-                files.write_json(self.path, [asdict(self.state)])
+                files.write_json(self.path, [asdict(self.snapshot)])
 
 
 class SweepNotes:
@@ -96,7 +96,7 @@ class SweepNotes:
         self._results = results
         self._folder = files.get_jobs_folder(results, name) / "under_way"
         # cells by run id: inode, bytes read, generations, tokens, when it was last written
-        self._cells: dict[str, tuple[int, int, int, int, float]] = {}
+        self._progress_by_cell: dict[str, tuple[int, int, int, int, float]] = {}
 
     def read_clock(self) -> float:
         """Returns the time, in seconds, by the clock that the records' times are of."""
@@ -107,21 +107,22 @@ class SweepNotes:
         return self._folder / f"{files.hash_json(sorted(words))}.json"
 
     def write_job_list(
-        self, jobs: Sequence[tuple[int, Sequence[str]]], restarter: str = ""
+        self, jobs: Sequence[tuple[int, Sequence[str]]], restarted_by: str = ""
     ) -> None:
-        """A sweep begins: lists its jobs, and who starts them ``again``; drops idle notes."""
+        """Writes the list of a sweep's jobs, with the program that starts lost ones again (Slurm);
+        deletes notes of an earlier sweep that is over.
+        """
         if not any(job.wrote and job.state in OPEN for job in self.read_progress()):
             for path in self._folder.glob("*.json"):
                 path.unlink(missing_ok=True)
         word_sets = [set(words) for _, words in jobs]
-        common = (
-            set.intersection(*word_sets) if len(word_sets) > 1 else set()
-        )  # the rest tells them apart
+        # the rest tells them apart
+        common = set.intersection(*word_sets) if len(word_sets) > 1 else set()
         job_entries = [
             {
                 "number": n,
                 "words": [w for w in words if w not in common],
-                "again": restarter,
+                "again": restarted_by,
             }
             | {"key": self.get_note_path(words).stem}
             for n, words in jobs
@@ -131,7 +132,9 @@ class SweepNotes:
 
     @contextmanager
     def tracked_job(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
-        """A job runs within the block; a line that was said of it by then is why it failed."""
+        """Notes that a job runs within the block, and how it ended: a line in its snapshot by then
+        is why it failed.
+        """
         path = self.get_note_path(words)
         job_by_key = {job.key: job for job in self.read_jobs(SWEEPS)}
         new_job = WatchedJobSnapshot(number, tuple(words), key=path.stem)
@@ -146,17 +149,21 @@ class SweepNotes:
             yield job
         except BaseException as error:
             reason = _RESUMES if isinstance(error, KeyboardInterrupt) else to_one_line(error)
-            job.write_note(line=job.state.line or reason)
+            job.write_note(line=job.snapshot.line or reason)
             raise
         finally:
-            bad = "interrupted" if job.state.line == _RESUMES else "failed"
-            job.write_note(state=bad if job.state.line else "done", ended=self.read_clock())
+            bad = "interrupted" if job.snapshot.line == _RESUMES else "failed"
+            job.write_note(state=bad if job.snapshot.line else "done", ended=self.read_clock())
 
-    def read_jobs(self, *kinds: str) -> list[WatchedJobSnapshot]:
-        """All jobs in order; an unreadable note is one. ``SWEEPS`` alone: as they were listed."""
+    def read_jobs(self, *patterns: str) -> list[WatchedJobSnapshot]:
+        """Reads all jobs in order, from files of these ``patterns``; an unreadable note is a job in
+        the state ``unreadable``. ``SWEEPS`` alone: as they were listed.
+        """
         job_by_key = dict[str, WatchedJobSnapshot]()
         folder = self._folder
-        for path in (path for kind in kinds or _NOTES for path in sorted(folder.glob(kind))):
+        for path in (
+            path for pattern in patterns or _NOTES for path in sorted(folder.glob(pattern))
+        ):
             try:
                 job_by_key |= {job.key or path.stem: job for job in self._read_note_file(path)}
             except (OSError, ValueError) as error:
@@ -168,7 +175,7 @@ class SweepNotes:
         return list(job_by_key.values())
 
     def read_progress(self) -> list[WatchedJobSnapshot]:
-        """Returns all jobs with how far they are."""
+        """Reads all jobs with their progress; a job whose process is gone is ``lost``."""
         watched_jobs = []
         for job in self.read_jobs():
             if not job.began or job.state == "done":
@@ -186,16 +193,18 @@ class SweepNotes:
         return watched_jobs
 
     def _read_note_file(self, path: Path) -> tuple[WatchedJobSnapshot, ...]:
-        """Returns what a file of notes holds, every value held to its type."""
+        """Reads a file of notes, every value checked by its type. Raises ValueError, OSError."""
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
         notes_adapter = adapter(tuple[WatchedJobSnapshot, ...])
         return notes_adapter.validate_json(checksums.read_regular_file(path), strict=True)
 
     def _update_cell_progress(self, cell: str) -> tuple[int, int, int, int, float]:
-        """What is known of a cell, once it has read what is new of its generations."""
+        """Reads what is new of a cell's generations; returns inode, bytes read, generations,
+        tokens, and when it was last written.
+        """
         path = files.get_run_folder(self._results, cell) / files.GENERATIONS
-        previous = self._cells.get(cell, (0, 0, 0, 0, 0.0))
+        previous = self._progress_by_cell.get(cell, (0, 0, 0, 0, 0.0))
         try:
             state = path.stat()
             if not path.is_file():
@@ -213,14 +222,14 @@ class SweepNotes:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 tokens += len(json.loads(line)["tokens"])
                 generation_count += 1
-        self._cells[cell] = (
+        self._progress_by_cell[cell] = (
             state.st_ino,
             offset + line_end,
             generation_count,
             tokens,
             state.st_mtime,
         )
-        return self._cells[cell]
+        return self._progress_by_cell[cell]
 
     def _is_process_gone(self, job: WatchedJobSnapshot, wrote: float) -> bool:
         if job.host != socket.gethostname():
@@ -233,7 +242,7 @@ class SweepNotes:
 
 
 def estimate_seconds_left(jobs: Sequence[WatchedJobSnapshot], now: float) -> float | None:
-    """Returns seconds until a sweep's end by what its whole jobs took; None if unknown."""
+    """Estimates the seconds until a sweep's end by what finished jobs took; None if unknown."""
     begun_jobs = [job for job in jobs if job.began and job.done]
     measured_jobs = [job for job in begun_jobs if job.state == "done"] or begun_jobs
     spent_s = sum((job.ended or now) - job.began for job in measured_jobs)
@@ -250,7 +259,7 @@ def estimate_seconds_left(jobs: Sequence[WatchedJobSnapshot], now: float) -> flo
 
 
 def main(options: Namespace) -> int:
-    """Returns the command's status: 2 if there is no such sweep or one of its jobs failed."""
+    """Runs the command; returns 2 if there is no such sweep or one of its jobs failed."""
     notes = SweepNotes(options.results, options.name)
     if not (watched_jobs := notes.read_progress()):
         folder = options.results / files.RUNS / "jobs"
@@ -291,7 +300,7 @@ def print_changed_counts(all_notes: Sequence[SweepNotes], is_over: threading.Eve
 
 
 def build_job_table(jobs: Sequence[WatchedJobSnapshot], now: float) -> Table:
-    """Returns a line a job."""
+    """Builds a table with a line for each job."""
     table = Table("job", "state", "prompts", "tokens/s", "where", "wrote", "choices", box=None)
     for job in jobs:
         seconds = (job.ended or now) - job.began
@@ -306,7 +315,7 @@ def build_job_table(jobs: Sequence[WatchedJobSnapshot], now: float) -> Table:
 
 
 def summarise_jobs(jobs: Sequence[WatchedJobSnapshot], now: float) -> list[str]:
-    """Returns a sweep in a line, and a line for every job that did not end well."""
+    """Summarises a sweep in one line, plus one for every job that did not end well."""
     states = Counter(job.state for job in jobs)
     left_s = estimate_seconds_left(jobs, now)
     state_names = [state for state in ("done", *_BAD, "running", "waiting") if state in states]

@@ -30,14 +30,14 @@ class EnergyMetering:
         unseen = settings.request.energy.meter == "auto" and not settings.device.startswith("cuda")
         energy = EnergySettings() if unseen else settings.request.energy
         self.meter = build_meter(energy, find_torch_gpu_indices(settings))
-        self._asked = energy.meter != "none"
-        self._reading = EnergyReading(0.0)
-        self._clocks = dict[int, float]()  # seconds of cells by their decoders
+        self._is_requested = energy.meter != "none"
+        self._last_reading = EnergyReading(0.0)
+        self._seconds_by_decoder = dict[int, float]()  # seconds of cells by their decoders
 
     def __enter__(self) -> EnergyMetering:
         """Opens the meter, before the models load: the idle power is the bare machine's."""
         self.meter.open()
-        if self._asked and self.meter.reason:
+        if self._is_requested and self.meter.reason:
             log.warning("no energy is measured: %s", self.meter.reason)
         elif self.meter.idle_power_w is not None:
             log.info("idle power by %s: %.1f W", self.meter.name, self.meter.idle_power_w)
@@ -51,21 +51,21 @@ class EnergyMetering:
         self.meter.begin()
 
     def end(self) -> None:
-        """Closes the decode window; says it if the meter fails from now on."""
-        previous = self._reading
-        self._reading = self.meter.end()
+        """Closes the decode window; logs a warning if the meter fails from now on."""
+        previous = self._last_reading
+        self._last_reading = self.meter.end()
         if (
-            self._reading.energy_j is None
+            self._last_reading.energy_j is None
             and previous.energy_j is not None
             and not self.meter.reason
         ):
-            log.warning("rows without energy: %s", self._reading.note)
+            log.warning("rows without energy: %s", self._last_reading.note)
 
     @contextmanager
     def metered_batch(self, decoder: AnyDecoder, repeats: Repeats) -> Iterator[Meter | None]:
-        """Within the block a decoder decodes a batch, with the meter that it is given, if any.
-        ``repeats`` is what the cell has decoded so far, by repeat and prompt, in earlier sessions
-        too.
+        """Meters a batch that a decoder decodes within the block; yields the meter that the decoder
+        begins and ends itself, or None. ``repeats`` is what the cell has decoded so far, in earlier
+        sessions too.
         """
         meter = self.meter
         if meter.name == "none" or not meter.whole:
@@ -74,32 +74,34 @@ class EnergyMetering:
         before_s = sum(
             e.prefill_s + e.decode_s for repeat in repeats.values() for e in repeat.values()
         )
-        meter.clock_s = self._clocks.setdefault(id(decoder), before_s)
+        meter.clock_s = self._seconds_by_decoder.setdefault(id(decoder), before_s)
         self.begin()
         yield None
         self.end()
-        self._clocks[id(decoder)] = meter.clock_s
+        self._seconds_by_decoder[id(decoder)] = meter.clock_s
 
     def add_energy_shares(self, generations: Sequence[Generation]) -> list[Generation]:
-        """Returns the batch's rows, which share the last window's energy."""
+        """Adds to each row of the batch its share of the last window's energy."""
         if self.meter.name == "none":
             return list(generations)
-        return add_equal_energy_shares(generations, self._reading)
+        return add_equal_energy_shares(generations, self._last_reading)
 
 
 def add_equal_energy_shares(
     generations: Sequence[Generation], energy: EnergyReading
 ) -> list[Generation]:
-    """Returns the batch's rows with an equal share each of its window's energy."""
+    """Adds an equal share of a window's energy to each of the batch's rows."""
     share_j = None if energy.energy_j is None else energy.energy_j / len(generations)
     return [replace(row, energy_j=share_j, energy_note=energy.note) for row in generations]
 
 
-def explain_missing_energy(unsaid: str, generations: Sequence[Generation]) -> list[Reason]:
-    """Returns why the energy is missing, or what to mind about it, with the windows concerned."""
+def explain_missing_energy(default_note: str, generations: Sequence[Generation]) -> list[Reason]:
+    """Returns why the energy of generations is missing or doubtful, ``default_note`` where no note
+    tells, with the number of prompts concerned.
+    """
     total = len(generations)
     notes = Counter(
-        generation.energy_note or ("" if generation.energy_j is not None else unsaid)
+        generation.energy_note or ("" if generation.energy_j is not None else default_note)
         for generation in generations
     )
     return [
@@ -112,7 +114,7 @@ def explain_missing_energy(unsaid: str, generations: Sequence[Generation]) -> li
 
 
 def find_torch_gpu_indices(settings: JobSettings) -> tuple[int, ...] | None:
-    """The job's GPUs as torch numbers them; None: all that are visible, or the job is on none."""
+    """Finds the job's GPUs as torch numbers them; None: all visible ones, or the job uses none."""
     kind, _, index = settings.device.partition(":")
     if kind != "cuda":
         return None

@@ -50,18 +50,18 @@ _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _limited_models: dict[tuple[int, int], tuple[LanguageModel, LanguageModel]] = {}
 _mapped_drafts: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], DraftHeads] = {}
-_usual: dict[int, int] = {}  # the number of threads that was chosen: torch's before
+_usual_counts: dict[int, int] = {}  # the number of threads that was chosen: torch's before
 _checked_layers: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
 
 
-def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
-    """The pair's models, the target first; ``tokens``: how many the tokenizer has. Embedding rows
-    beyond them are padding and are cut; tokens that a model does not embed (say, an added padding
+def load_models(pair: Pair, token_count: int) -> list[LanguageModel]:
+    """Loads the pair's models, the target first; ``token_count`` is the tokenizer's. Embedding rows
+    beyond it are padding and are cut; tokens that a model does not embed (say, an added padding
     token) do no harm unless a prompt holds one, which is checked with the prompts.
     """
     models = [
-        _load_model_once(spec, mark)
-        for spec, mark in zip(pair.specs, pair.read_content_ids(), strict=True)
+        _load_model_once(spec, content_id)
+        for spec, content_id in zip(pair.specs, pair.read_content_ids(), strict=True)
     ]
     is_intersection = pair.draft_vocabulary == INTERSECTION
     token_counts = [
@@ -69,7 +69,7 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
         for model, spec in zip(models, pair.specs, strict=True)
         if model is models[0] or not (is_intersection or read_known_ids(Path(spec.path)))
     ]
-    count = min(tokens, *token_counts)
+    count = min(token_count, *token_counts)
     drafts = zip(
         models[1:], pair.specs[1:], pair.read_content_ids(with_weights=False)[1:], strict=True
     )
@@ -80,8 +80,8 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
 
 
 def _limit_vocabulary(model: LanguageModel, count: int) -> LanguageModel:
-    """Returns a model with ``count`` tokens; the loaded one, which other pairs use, stays as it is.
-    It is the same one whenever it is asked for.
+    """Returns a copy of a model with ``count`` tokens, the same one at every call; the loaded one,
+    which other pairs use, stays as it is.
     """
     key = (id(model), count)
     if key not in _limited_models:
@@ -92,9 +92,9 @@ def _limit_vocabulary(model: LanguageModel, count: int) -> LanguageModel:
 
 
 def _map_draft_to_target_tokens(
-    pair: Pair, model: LanguageModel, spec: ModelSpec, mark: str | None, count: int
+    pair: Pair, model: LanguageModel, spec: ModelSpec, content_id: str | None, count: int
 ) -> LanguageModel:
-    """Returns a draft behind the target's tokens; the same one whenever it is asked for."""
+    """Returns a draft that takes and proposes the target's tokens, the same one at every call."""
     key = (id(model), count, pair.draft_vocabulary, pair.target)
     if key not in _mapped_drafts:
         if pair.draft_vocabulary == INTERSECTION:
@@ -102,7 +102,7 @@ def _map_draft_to_target_tokens(
             ours = load_tokenizer_once(
                 target.path, target.revision, pair.read_content_ids(with_weights=False)[0]
             )
-            theirs = load_tokenizer_once(spec.path, spec.revision, mark)
+            theirs = load_tokenizer_once(spec.path, spec.revision, content_id)
             vocabulary = map_tokenizers(ours, theirs, count)
             log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
             _mapped_drafts[key] = VocabularyMappedModel(model, vocabulary, count)
@@ -113,7 +113,7 @@ def _map_draft_to_target_tokens(
 
 
 def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> DraftHeads | None:
-    """Returns the pair's draft heads of that kind, on the target's device and in its dtype."""
+    """Loads the pair's draft heads of a kind, on the target's device and in its dtype, once."""
     if kind is None:
         return None
     path = resolve_or_convert_model(pair.heads[kind])
@@ -144,15 +144,18 @@ def warn_of_better_eagle_layers(decoder: Any, prompt: Sequence[int]) -> None:
 
 
 def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
-    """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
+    """Loads the target's tokenizer, and checks that every draft's agrees; returns it and the number
+    of its tokens.
 
     A tokenizer that the pair names is every model's, and none is looked for beside them. A pair
     that names a chat template gets a copy with that template. Raises ValueError: two vocabularies
     differ, naming the first token on which they do.
     """
     places = [
-        (spec.path, spec.revision, mark)
-        for spec, mark in zip(pair.specs, pair.read_content_ids(with_weights=False), strict=True)
+        (spec.path, spec.revision, content_id)
+        for spec, content_id in zip(
+            pair.specs, pair.read_content_ids(with_weights=False), strict=True
+        )
         if spec is pair.specs[0] or not read_known_ids(Path(spec.path))
     ]
     if pair.tokenizer is not None:
@@ -164,7 +167,9 @@ def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
 
 
 def copy_tokenizer_for_pair(tokenizer: Any, pair: Pair) -> Any:
-    """Returns a tokenizer with a pair's chat template and its arguments, and its target's ends."""
+    """Copies a tokenizer and sets a pair's chat template and arguments, and its target's end
+    tokens.
+    """
     if isinstance(tokenizer, TokenIds):
         return tokenizer
     target = pair.specs[0]
@@ -178,19 +183,19 @@ def copy_tokenizer_for_pair(tokenizer: Any, pair: Pair) -> Any:
     return tokenizer_copy
 
 
-def _load_model_once(spec: ModelSpec, mark: str | None) -> LanguageModel:
-    """Loads a model once per process; ``mark`` tells apart models of one folder over time."""
-    if (spec, mark) in _models:
+def _load_model_once(spec: ModelSpec, content_id: str | None) -> LanguageModel:
+    """Loads a model once per process; ``content_id`` tells apart models of one folder over time."""
+    if (spec, content_id) in _models:
         log.info("reusing %s", spec.path)
     else:
         compile_note = f", {spec.compile}" if spec.compile != "none" else ""
         log.info("loading %s (%s, %s%s)", spec.path, spec.dtype, spec.device, compile_note)
-        _models[spec, mark] = load_model(spec)
-    return _models[spec, mark]
+        _models[spec, content_id] = load_model(spec)
+    return _models[spec, content_id]
 
 
 def set_thread_count(
-    threads: int | None,
+    requested_count: int | None,
     device: str,
     target: LanguageModel,
     stored_choice: tuple[Path, str] | None = None,
@@ -208,11 +213,11 @@ def set_thread_count(
     """
     now = torch.get_num_threads()
     module = getattr(target, "module", None)
-    usual = _usual.get(now, now)  # what it was before a choice of ours
-    count = threads or usual
+    usual_count = _usual_counts.get(now, now)  # what it was before a choice of ours
+    count = requested_count or usual_count
     slowdown: Callable[[], float] = partial(float, 1)
-    if threads is None:
-        if usual == 1 or module is None or device != "cpu":
+    if requested_count is None:
+        if usual_count == 1 or module is None or device != "cpu":
             return slowdown
         tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
 
@@ -221,26 +226,27 @@ def set_thread_count(
                 module(tokens, use_cache=False)
 
         if stored_choice is None:
-            timings = time_by_thread_count(usual, run_pass)
+            timings = time_by_thread_count(usual_count, run_pass)
             seconds, count = min(zip(timings.values(), timings, strict=True))
         else:
             count, seconds = time_and_choose_thread_count(
                 stored_choice[0],
-                f"{stored_choice[1]}, {format_device_count_and_model('cpu')}, {usual} threads",
-                usual,
+                f"{stored_choice[1]}, {format_device_count_and_model('cpu')}, {usual_count} threads",
+                usual_count,
                 run_pass,
             )
-        slowdown = cache(lambda: time_by_thread_count(usual, run_pass)[count] / seconds)
-    _usual.clear()
-    _usual[count] = usual
+        slowdown = cache(lambda: time_by_thread_count(usual_count, run_pass)[count] / seconds)
+    _usual_counts.clear()
+    _usual_counts[count] = usual_count
     torch.set_num_threads(count)
     return slowdown
 
 
 def time_and_choose_thread_count(
-    path: Path, key: str, usual: int, run_pass: Callable[[], object]
+    path: Path, key: str, usual_count: int, run_pass: Callable[[], object]
 ) -> tuple[int, float]:
-    """Chooses the faster number of threads, one or ``usual``; that and a pass's seconds on it.
+    """Chooses the faster number of threads, one or ``usual_count``; returns it and a pass's
+    seconds.
 
     The file keeps both, and they are doubted: where a pass takes twice or half as long now, the
     threads are chosen again, and the shorter time is what this job is measured by.
@@ -253,7 +259,7 @@ def time_and_choose_thread_count(
         except (OSError, ValueError):
             choices = None
         choices = choices if isinstance(choices, dict) else {}
-        timings = time_by_thread_count(usual, run_pass)
+        timings = time_by_thread_count(usual_count, run_pass)
         stored_s = inf
         match choices.get(key):
             case [int(count), float(stored_s)] if count in timings:
@@ -271,9 +277,9 @@ def time_and_choose_thread_count(
         return count, min(seconds, stored_s)
 
 
-def time_by_thread_count(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
-    """Median seconds of a pass on one thread and on ``usual``, timed in turn."""
-    timings = {1: list[float](), usual: list[float]()}
+def time_by_thread_count(usual_count: int, run_pass: Callable[[], object]) -> dict[int, float]:
+    """Times a pass on one thread and on ``usual_count`` in turn; median seconds by count."""
+    timings = {1: list[float](), usual_count: list[float]()}
     previous_count = torch.get_num_threads()
     began = perf_counter()
     try:

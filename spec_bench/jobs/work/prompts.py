@@ -42,12 +42,12 @@ class JobPrompts:
     examples: tuple[Example, ...]  # what is asked, overlong ones cut or left out
     # One per turn that is asked of each example. A later turn continues fixed answers, so that all
     # decoders continue the same text, or the cell's own: such a request has a prompt as long as it
-    # can become here; `resolved` has the real one.
+    # can become here; `fill_in_own_answers` builds the real one.
     requests: tuple[Request, ...]
-    truncated: int = 0  # how many examples were cut
-    skipped: int = 0  # how many were left out
+    truncated_count: int = 0  # how many examples were cut
+    skipped_count: int = 0  # how many were left out
     # why others cannot be asked, by prompt id
-    failed: Mapping[str, Exception] = field(default_factory=dict)
+    error_by_prompt_id: Mapping[str, Exception] = field(default_factory=dict)
 
     @classmethod
     def from_settings(cls, settings: JobSettings, tokenizer: Any) -> JobPrompts:
@@ -112,11 +112,13 @@ class JobPrompts:
         return prompts
 
     def log_description(self, settings: JobSettings) -> None:
-        """Says what is measured, and warns of what in the prompts changes it."""
+        """Logs data, ends, template and sampling, and warnings about the prompts."""
         name = self.task.name
-        if self.failed:
-            failure = next(iter(self.failed.values()))
-            log.error("%s: %d prompts cannot be asked: %s", name, len(self.failed), failure)
+        if self.error_by_prompt_id:
+            failure = next(iter(self.error_by_prompt_id.values()))
+            log.error(
+                "%s: %d prompts cannot be asked: %s", name, len(self.error_by_prompt_id), failure
+            )
         max_tokens = settings.max_new_tokens
         for request in self.requests[:3]:  # shown with hydra.verbose=true
             log.debug("%r, %s", self.tokenizer.decode(request.prompt_ids), request.prompt_ids)
@@ -175,7 +177,7 @@ class JobPrompts:
             )
 
     def describe_data_and_template(self, pair: Pair) -> str:
-        """Returns what is measured in one line: which data, what ends answers, which template."""
+        """Describes in one line the data, what ends answers, and the chat template."""
         task = self.task
         ends = ", ".join(task.make_stop_criteria(self.tokenizer).end_names) or "none"
         template = "none"
@@ -203,11 +205,11 @@ class JobPrompts:
     @property
     def prompt_count(self) -> int:
         """How many prompts there are, those that cannot be asked among them."""
-        return len(self.requests) + len(self.failed)
+        return len(self.requests) + len(self.error_by_prompt_id)
 
     @property
     def turn_count_without_fixed_answer(self) -> int:
-        """Turns that are not asked, for want of a fixed answer to continue."""
+        """Number of turns that are not asked, because there is no fixed answer to continue."""
         has_fixed_answers = self.task.later_turns == "fixed"
         return (
             sum(len(example.turns) for example in self.examples) - len(self._turn_by_prompt_id)
@@ -225,17 +227,17 @@ class JobPrompts:
 
     @cached_property
     def categories(self) -> dict[str, str]:
-        """What kind each prompt is, by prompt id."""
+        """The task's categories by prompt id."""
         return {name: example.category for name, (example, _) in self._turn_by_prompt_id.items()}
 
     @cached_property
     def token_ids_digest(self) -> str:
-        """The digest of what is asked, as the tokenizer and its chat template made it."""
+        """The digest of all requests' token ids."""
         return self.digest_token_ids(self.requests)
 
     @staticmethod
     def digest_token_ids(requests: Iterable[Request]) -> str:
-        """Returns the digest of what is asked by these requests."""
+        """Computes the digest of these requests' token ids."""
         return hash_json([[request.prompt_id, request.prompt_ids] for request in requests], 16)
 
     def select_requests(self, examples: Collection[Example]) -> list[Request]:
@@ -258,7 +260,7 @@ class JobPrompts:
     def fill_in_own_answers(
         self, requests: Sequence[Request], generations: Mapping[str, Generation]
     ) -> list[Request]:
-        """Returns the requests of a wave as a cell decodes them, after its generations so far."""
+        """Returns the requests of a wave with a cell's own earlier answers in later turns."""
         resolved_requests = []
         for request in requests:
             example, turn = self._turn_by_prompt_id[request.prompt_id]
@@ -278,7 +280,7 @@ class JobPrompts:
         return resolved_requests
 
     def decode_texts(self, generations: Iterable[Generation]) -> dict[str, str]:
-        """Returns the answers by prompt id, for scoring only; counts come from token ids."""
+        """Decodes the answers' texts by prompt id, for scoring only; counts come from token ids."""
         return {
             generation.prompt_id: self.task.extract_scored_text(
                 decode_without_end_token(self.tokenizer, generation.tokens)
@@ -287,8 +289,8 @@ class JobPrompts:
         }
 
 
-def warn_of_heads_for_other_prompts(settings: JobSettings, plain: bool) -> None:
-    """Warns of heads that learned prompts in a chat template if these are ``plain``, or the
+def warn_of_heads_for_other_prompts(settings: JobSettings, is_plain: bool) -> None:
+    """Warns of heads that learned prompts in a chat template if these are plain, or the
     reverse.
     """
     head_kinds = {cell.config.heads for cell in settings.cells}
@@ -296,17 +298,17 @@ def warn_of_heads_for_other_prompts(settings: JobSettings, plain: bool) -> None:
         file = Path(heads, "training.json")
         if kind in head_kinds and file.is_file():
             data_kind = json.loads(file.read_text("utf-8"))["settings"]["data"]["kind"]
-            if data_kind != "task" and (data_kind == "prompts") is not plain:
+            if data_kind != "task" and (data_kind == "prompts") is not is_plain:
                 message = (
                     "%s heads learned prompts of another form, data.kind=%s: task.chat=%s has it"
                 )
-                log.warning(message, kind, data_kind, str(plain).lower())
+                log.warning(message, kind, data_kind, str(is_plain).lower())
 
 
 def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
-    """An example's requests, one per turn that is asked. If turns continue own answers, a later
-    one's limit is what is left of the models' room after answers at their limits, so that 1024
-    tokens per turn fit into 2048.
+    """Encodes an example as requests, one per turn that is asked. If turns continue own answers, a
+    later one's limit is what is left of the models' room after answers at their limits, so that
+    1024 tokens per turn fit into 2048.
     """
     task = settings.task
     limit = settings.max_new_tokens
@@ -329,7 +331,9 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
 
 
 def _measure_needed_prompt_room(requests: Sequence[Request], limit: int) -> int:
-    """Returns tokens of the longest prompt, less what its limit leaves of the job's."""
+    """Returns the room for prompts that the requests need, in tokens, if each answer takes
+    ``limit``: that of the longest prompt, less what its own limit is shorter.
+    """
     return max(
         (len(request.prompt_ids) + request.max_new_tokens - limit for request in requests),
         default=0,
@@ -337,12 +341,14 @@ def _measure_needed_prompt_room(requests: Sequence[Request], limit: int) -> int:
 
 
 def list_asked_prompt_ids(task: Task | RandomPromptTask, example: Example) -> tuple[str, ...]:
-    """Ids of the turns that are asked: the example's; where it has several, with ``/TURN``."""
+    """Lists the prompt ids of the turns that are asked: the example's id; with ``/TURN`` if it has
+    several.
+    """
     return example.prompt_ids[: task.count_asked_turns(example) if isinstance(task, Task) else 1]
 
 
 def get_tree_depth(config: DecoderConfig) -> int:
-    """Positions that a draft tree takes behind the text, the built decoder's ``depth``."""
+    """Returns the positions that a draft tree takes behind the text, the decoder's ``depth``."""
     from spec_bench.tree.base import GrownTree  # imports torch
 
     tree: Any = config.tree
@@ -350,7 +356,7 @@ def get_tree_depth(config: DecoderConfig) -> int:
 
 
 def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
-    """Cache slots of a prompt of so many tokens, the built decoder's ``count_slots_per_row``."""
+    """Estimates the cache slots of a prompt of so many tokens, as ``count_slots_per_row`` does."""
     from spec_bench.tree.base import GrownTree
 
     tree: Any = config.tree
@@ -361,7 +367,9 @@ def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) ->
 
 
 def find_prompt_and_answer_room(settings: JobSettings) -> int | None:
-    """Tokens of a prompt and its answer that all models have room for; None if none says."""
+    """Returns the tokens of a prompt and its answer that all models have room for beside a tree;
+    None if no model has a limit.
+    """
     lengths = [
         length for spec in settings.pair.specs if (length := _read_context_length(spec)) is not None
     ]
@@ -371,8 +379,8 @@ def find_prompt_and_answer_room(settings: JobSettings) -> int | None:
 def find_overlong_prompts(
     settings: JobSettings, requests: Sequence[Request]
 ) -> dict[str, Exception]:
-    """Says of prompts that some cell's models have no room for them. Raises ValueError: these are
-    all.
+    """Finds prompts that some cell's models have no room for; returns an error by prompt id. Raises
+    UsageError: these are all.
     """
     if settings.server_settings:
         return {}  # the server knows its limit
