@@ -183,7 +183,9 @@ def run_stages(
         log.info("%s, %s: %d cells", stage.pair.name, stage.task.name, len(stage.cells))
         if is_first:
             experiment.require_writable_tables()
-        run_ids = dict.fromkeys((*running_job.snapshot.cells, *map(stage.run_id, stage.cells)))
+        run_ids = dict.fromkeys(
+            (*running_job.snapshot.cells, *map(stage.compute_run_id, stage.cells))
+        )
         running_job.write_note(
             cells=tuple(run_ids), prompts=len(stage.examples) * stage.request.repeats
         )
@@ -257,7 +259,9 @@ def iter_partial_results(settings: JobSettings) -> Iterator[CellResult]:
     """
     from spec_bench.jobs.job.session import index_timings  # torch
 
-    stores = [CellStore(settings.results_folder, settings.run_id(cell)) for cell in settings.cells]
+    stores = [
+        CellStore(settings.results_folder, settings.compute_run_id(cell)) for cell in settings.cells
+    ]
     plain = index_timings([*stores[0].load_retimed(), *stores[0].load_first_repeat().values()])
     for cell, store in zip(settings.cells, stores, strict=True):
         ours = index_timings(store.load_first_repeat().values())

@@ -32,7 +32,7 @@ class GenerationArrays:
 
     def __init__(self, lines: pa.Table) -> None:
         self._lines = lines
-        self._made: dict[tuple[Any, ...], Array] = {}
+        self._arrays_by_terms: dict[tuple[Any, ...], Array] = {}
 
     def __getattr__(self, name: str) -> Array:
         if name not in self._lines.column_names:
@@ -42,10 +42,10 @@ class GenerationArrays:
 
     def compute_terms(self, *terms: Callable[[Any], Any]) -> Array:
         """Returns each line's terms of a metric's two sums, (lines, 2)."""
-        if terms not in self._made:
+        if terms not in self._arrays_by_terms:
             arrays = np.broadcast_arrays(self.repeat, *(term(self) for term in terms))[1:]
-            self._made[terms] = np.stack(arrays, axis=1).astype(np.float64)
-        return self._made[terms]
+            self._arrays_by_terms[terms] = np.stack(arrays, axis=1).astype(np.float64)
+        return self._arrays_by_terms[terms]
 
     @property
     def decoded(self) -> Array:

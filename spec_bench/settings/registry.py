@@ -87,7 +87,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        """All names, our own first."""
+        """Iterates over all names, our own first."""
         self._import_own_modules()
         self._import_plugins()
         return iter(tuple(self._entries))
@@ -181,7 +181,7 @@ def list_plugin_config_folders() -> list[Path]:
 
 
 def list_entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group, read again only after a folder of the path has changed."""
+    """Lists the entry points of a group, read again only after a folder of the path has changed."""
     folders = (name for name in sys.path if os.path.exists(name or "."))
     return _read_entry_points(
         group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in folders)
@@ -194,6 +194,6 @@ def _read_entry_points(group: str, _folders: tuple[tuple[str, int], ...]) -> tup
 
 
 def _get_qualified_name(entry: object) -> str:
-    """``module.name`` of a function, class or other object."""
+    """Returns ``module.name`` of a function, class or other object."""
     definition = entry if hasattr(entry, "__qualname__") else type(entry)
     return f"{definition.__module__}.{definition.__qualname__}"

@@ -229,7 +229,7 @@ def test_each_depth_has_its_own_acceptance(run, stated, accepted):
 def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
     stated = ("null", "0.7", "0.8", "[0.8,0.7,0.6]")
     jobs = [build_unpinned_settings(stating(f"simulate={each}")) for each in stated]
-    baselines, cells = zip(*(map(job.run_id, job.cells) for job in jobs), strict=True)
+    baselines, cells = zip(*(map(job.compute_run_id, job.cells) for job in jobs), strict=True)
     assert len(set(baselines)) == 1
     assert len(set(cells)) == 4
 

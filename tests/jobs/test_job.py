@@ -471,7 +471,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
 def test_a_job_waits_for_a_cell_that_another_holds_and_then_runs(family, tmp_path):
     given = overrides(family, tmp_path, "decoder=sd", "spec=2", "prompts=1")
     settings, said = build_unpinned_settings(compose_config(given)), []
-    other = CellStore(tmp_path, settings.run_id(settings.cells[1]))
+    other = CellStore(tmp_path, settings.compute_run_id(settings.cells[1]))
     assert other.lock(wait=False)
 
     def says(state):

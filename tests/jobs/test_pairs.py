@@ -342,7 +342,7 @@ def job_of(family, *more):
 
 def ids(family, *more):
     job = job_of(family, *more)
-    return [job.run_id(cell) for cell in job.cells]
+    return [job.compute_run_id(cell) for cell in job.cells]
 
 
 @pytest.mark.parametrize(("asked", "said"), [("null", ""), ("0.5", 0.5), ("1.0", "")])
@@ -392,7 +392,7 @@ def test_other_weights_or_rows_in_the_same_place_are_another_cell(tmp_path, file
     path.write_bytes(data.replace(was, now) if was else data[:-1] + now)
     after = job_of(tmp_path)
     for cell in before.cells:
-        assert before.run_id(cell) != after.run_id(cell)
+        assert before.compute_run_id(cell) != after.compute_run_id(cell)
         facts = (job.build_facts(cell).prompts_digest for job in (before, after))
         assert len({*facts}) == 1 + (file == "rows.jsonl")
 

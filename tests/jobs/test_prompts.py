@@ -493,7 +493,8 @@ def test_how_words_are_found_makes_other_rows_and_none_of_those_that_leave_it_op
             compose_config(["prompts=1", "task=wmt18_deen", "cells=[sd:2]", *words])
         )
         return [
-            (settings.run_id(cell), settings.build_facts(cell).tokenize) for cell in settings.cells
+            (settings.compute_run_id(cell), settings.build_facts(cell).tokenize)
+            for cell in settings.cells
         ]
 
     assert ids() == ids("task.tokenize=null")

@@ -248,7 +248,9 @@ def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_fir
                 names = ("speedup", "speedup_low", "speedup_high")
                 speeds = dict(zip(names, ends, strict=False)) | {"token_rate": 100 * ends[0]}
             numbers = {**speeds, "prompts": float(len(job.examples)), "latency_s": 12.0}
-            row = result(job.run_id(cell), numbers, decoder=cell.name, spec=cell.config.spec)
+            row = result(
+                job.compute_run_id(cell), numbers, decoder=cell.name, spec=cell.config.spec
+            )
             few = (Reason("intervals", "fewer than 5 prompts"),) if len(job.examples) < 5 else ()
             row = replace(row, facts=replace(row.facts, stage=job.stage), reasons=few)
             if fresh and cell.config.spec == "3":

@@ -260,7 +260,7 @@ def test_what_the_system_says_comes_from_the_row_else_from_the_setting(tmp_path)
     changed = build_unpinned_settings(compose_config(["++task.system=a", "prompts=1"]))
     same = build_unpinned_settings(compose_config(["++task.system=null", "prompts=1"]))
     plain = build_unpinned_settings(compose_config(["prompts=1"]))
-    ids = [job.run_id(job.cells[0]) for job in (changed, same, plain)]
+    ids = [job.compute_run_id(job.cells[0]) for job in (changed, same, plain)]
     assert ids[1] == ids[2] != ids[0]
 
 

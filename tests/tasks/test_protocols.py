@@ -111,7 +111,7 @@ def test_shots_are_in_the_digest_of_prompts_and_defaults_in_no_run_id():
     def made(*words):
         given = asked("task=xsum", "prompts=2", "cells=[sd:2]", *words)
         settings = build_settings(given, list_conf_dirs())
-        return settings.prompts_digest, settings.run_id(settings.cells[0])
+        return settings.prompts_digest, settings.compute_run_id(settings.cells[0])
 
     plain = made()
     assert made("task.shots=0", "task.score_until=[]", "prompts=2") == plain

@@ -86,7 +86,7 @@ class ForeignConfigSource(_Files):
 
     @staticmethod
     def scheme() -> str:
-        """What its places begin with."""
+        """Returns what its places begin with."""
         return "foreign"
 
     def load_config(self, config_path: str) -> ConfigResult:

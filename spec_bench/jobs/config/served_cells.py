@@ -81,15 +81,15 @@ def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
     """Builds the plain server's cell, if one is named, and the server's."""
     server = request.server
     return tuple(
-        _build_served_cell(request, plain)
-        for plain in (True, False)
-        if server.has_baseline or not plain
+        _build_served_cell(request, is_baseline)
+        for is_baseline in (True, False)
+        if server.has_baseline or not is_baseline
     )
 
 
-def _build_served_cell(request: RunSettings, plain: bool) -> Cell:
+def _build_served_cell(request: RunSettings, is_baseline: bool) -> Cell:
     """Builds a server's cell; how it was started, or else its address, is part of its run id."""
-    server = request.server.baseline_settings if plain else request.server
+    server = request.server.baseline_settings if is_baseline else request.server
     place: dict[str, Any] = {
         "started": server.started,
         "model": request.pair.target,
@@ -102,7 +102,7 @@ def _build_served_cell(request: RunSettings, plain: bool) -> Cell:
         place["tokens"] = server.tokens
     if server.kind != "openai":
         place["kind"] = server.kind
-    decoder = {**request.decoder, "name": BASELINE if plain else server.decoder}
+    decoder = {**request.decoder, "name": BASELINE if is_baseline else server.decoder}
     return replace(Cell.from_mapping(decoder), settings={**decoder, "server": place})
 
 

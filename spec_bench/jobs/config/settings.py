@@ -173,8 +173,8 @@ class JobSettings:
         """Reads digests of a cell's models, see ``Pair.read_model_digests``."""
         return self.pair.read_model_digests(cell.config.drafts, cell.config.heads)
 
-    def run_id(self, cell: Cell) -> str:
-        """Returns the id of one cell: output folder, sinks and names are no part of it."""
+    def compute_run_id(self, cell: Cell) -> str:
+        """Hashes a cell's settings to its id: output folder, sinks and names are no part of it."""
         return hash_json(self.build_cell_settings(cell))
 
     @cached_property
@@ -316,7 +316,7 @@ def build_settings(
         left_out_reasons += unknown
     count = request.prompts
     fresh_count = request.confirm.prompts if request.confirm else 0  # after the first stage's
-    if skip_data:  # so many of nothing
+    if skip_data:
         placeholders = [Example(str(n), ("",), ((),)) for n in range((count or 0) + fresh_count)]
         examples = placeholders[: count or 0]
         fresh = placeholders[count or 0 :]
@@ -449,7 +449,7 @@ def build_confirmation_job(
     if not best_ids:
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None
-    cells = [c for c in settings.cells if settings.run_id(c) in best_ids]
+    cells = [c for c in settings.cells if settings.compute_run_id(c) in best_ids]
     best_cells = (settings.cells[0], *cells)
     return replace(
         settings,

@@ -105,7 +105,9 @@ def _open_locked_cells(
     runs = []
     for cell in settings.cells:
         kind = CellStore if is_first else ReadOnlyCellStore
-        store = kind(settings.results_folder, settings.run_id(cell), settings.user_code_digest)
+        store = kind(
+            settings.results_folder, settings.compute_run_id(cell), settings.user_code_digest
+        )
         runs.append(CellRun(cell, store, PeakMemoryMonitor(settings.device)))
     for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
         alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count_processes() > 1
@@ -246,7 +248,9 @@ def copy_answers_of_shorter_cells(
         shorter = replace(settings, examples=settings.examples[:count])
         token_ids = prompts.digest_token_ids(prompts.select_requests(shorter.examples))
         for cell_run in runs:
-            shorter_store = CellStore(settings.results_folder, shorter.run_id(cell_run.cell))
+            shorter_store = CellStore(
+                settings.results_folder, shorter.compute_run_id(cell_run.cell)
+            )
             fresh = not cell_run.is_held_by_other_job and not cell_run.store.load_first_repeat()
             if not fresh or not shorter_store.load_first_repeat():
                 continue

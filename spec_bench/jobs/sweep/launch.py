@@ -218,7 +218,7 @@ def register_launcher_resolvers(configs: SweepConfigs) -> None:
         return _count_gpus_of_largest_job(_root_, configs) or none
 
     def workers_here(*, _root_: DictConfig) -> int:
-        """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
+        """Returns one per GPU or group of GPUs of a job; else per ``engine.threads`` cores."""
         if gpu_count := _count_gpus_of_largest_job(_root_, configs):
             return max(1, len(list_visible_gpus()) // gpu_count)
         return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))

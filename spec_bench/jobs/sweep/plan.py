@@ -97,9 +97,8 @@ class PlannedCell:
     device_hours: float | None  # decoding what is left, at most, times the GPUs; None: no rate
     memory: MemoryEstimate  # of the job
     words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
-    printed_comparisons: tuple[
-        str, ...
-    ] = ()  # what papers print of plain decoding, beside its measured rows
+    # lines that compare plain decoding's measured rows with what papers print
+    printed_comparisons: tuple[str, ...] = ()
 
 
 class Planner:
@@ -166,7 +165,9 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
     cells = []
     lines = _compare_pair_with_printed(settings.results_folder, settings.pair.name)
     for cell in settings.cells:
-        store = CellStore(settings.results_folder, settings.run_id(cell), settings.user_code_digest)
+        store = CellStore(
+            settings.results_folder, settings.compute_run_id(cell), settings.user_code_digest
+        )
         count = remaining_count = prompts * repeats
         state: State = "unknown"
         if not settings.is_data_unread:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator
 from rich.console import Console
@@ -73,6 +73,16 @@ class WatchedJobSnapshot:
         return self.prompts * len(self.cells)
 
 
+class CellProgress(NamedTuple):
+    """What is on disk of a cell."""
+
+    inode: int = 0
+    bytes_read: int = 0
+    generations: int = 0
+    tokens: int = 0
+    wrote: float = 0.0  # when it was last written, in seconds; 0: it has not begun
+
+
 @dataclass
 class RunningJob:
     """Published state of a job while it runs."""
@@ -95,8 +105,7 @@ class SweepNotes:
     def __init__(self, results: Path, name: str) -> None:
         self._results = results
         self._folder = files.get_jobs_folder(results, name) / "under_way"
-        # cells by run id: inode, bytes read, generations, tokens, when it was last written
-        self._progress_by_cell: dict[str, tuple[int, int, int, int, float]] = {}
+        self._progress_by_cell: dict[str, CellProgress] = {}
 
     def read_clock(self) -> float:
         """Returns the time, in seconds, by the clock that the records' times are of."""
@@ -184,12 +193,12 @@ class SweepNotes:
                 )
                 continue
             cells = [self._update_cell_progress(run_id) for run_id in job.cells]
-            wrote = max([job.began, *(cell[4] for cell in cells)])
+            wrote = max([job.began, *(cell.wrote for cell in cells)])
             is_lost = job.state in OPEN and self._is_process_gone(job, wrote)
             job = replace(job, state="lost") if is_lost else job
-            generation_count = sum(cell[2] for cell in cells)
-            tokens = sum(cell[3] for cell in cells)
-            watched_jobs.append(replace(job, done=generation_count, tokens=tokens, wrote=wrote))
+            done = sum(cell.generations for cell in cells)
+            tokens = sum(cell.tokens for cell in cells)
+            watched_jobs.append(replace(job, done=done, tokens=tokens, wrote=wrote))
         return watched_jobs
 
     def _read_note_file(self, path: Path) -> tuple[WatchedJobSnapshot, ...]:
@@ -199,18 +208,16 @@ class SweepNotes:
         notes_adapter = adapter(tuple[WatchedJobSnapshot, ...])
         return notes_adapter.validate_json(checksums.read_regular_file(path), strict=True)
 
-    def _update_cell_progress(self, cell: str) -> tuple[int, int, int, int, float]:
-        """Reads what is new of a cell's generations; returns inode, bytes read, generations,
-        tokens, and when it was last written.
-        """
+    def _update_cell_progress(self, cell: str) -> CellProgress:
+        """Reads what is new of a cell's generations; returns its progress."""
         path = files.get_run_folder(self._results, cell) / files.GENERATIONS
-        previous = self._progress_by_cell.get(cell, (0, 0, 0, 0, 0.0))
+        previous = self._progress_by_cell.get(cell, CellProgress())
         try:
             state = path.stat()
             if not path.is_file():
                 return previous
             offset, generation_count, tokens = (
-                previous[1:4] if state.st_ino == previous[0] else (0, 0, 0)
+                previous[1:4] if state.st_ino == previous.inode else (0, 0, 0)
             )
             with path.open("rb") as stream:
                 stream.seek(offset)
@@ -222,12 +229,8 @@ class SweepNotes:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 tokens += len(json.loads(line)["tokens"])
                 generation_count += 1
-        self._progress_by_cell[cell] = (
-            state.st_ino,
-            offset + line_end,
-            generation_count,
-            tokens,
-            state.st_mtime,
+        self._progress_by_cell[cell] = CellProgress(
+            state.st_ino, offset + line_end, generation_count, tokens, state.st_mtime
         )
         return self._progress_by_cell[cell]
 
