@@ -317,8 +317,8 @@ def test_jobs_that_go_on_behind_an_interrupt_are_told_with_what_watches_them(tmp
     notes.write_job_list([(number, [f"seed={number}"]) for number in range(3)])
     with suppress(KeyboardInterrupt), notes.tracked_job(1, ["seed=1"]):
         raise KeyboardInterrupt
-    over._logs = str(left)
-    over._parts = {(str(results), "mine"): (notes, SinkSettings(table=False))}
+    over._submitit_folder = str(left)
+    over._notes_and_sinks = {(str(results), "mine"): (notes, SinkSettings(table=False))}
     with notes.tracked_job(0, ["seed=0"]):
         assert list(over.finish_experiments()) == []
     said = capsys.readouterr().err

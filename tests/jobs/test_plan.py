@@ -140,7 +140,7 @@ def test_sizes_come_from_a_config_or_from_the_stated_count():
 def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets():
     pair = PairSettings(target="random:llama2_7b", draft=None, dtype="float16")
     engine = EngineSettings(device="cuda", gpu_memory_gib=16)
-    memory = plan.estimate_job_memory(pair, engine, slots=1024, rows=4)
+    memory = plan.estimate_job_memory(pair, engine, slots_per_row=1024, rows=4)
     assert memory.weights_bytes == 2 * 6_738_415_616
     assert memory.cache_bytes == 4 * 1024 * 2 * 32 * 32 * 128 * 2
     assert (memory.gpus, memory.capacity_bytes) == (1, 16 * GIB)
