@@ -184,10 +184,9 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
         )
         rate = rate or (_find_published_rate(facts) if device == "cuda" else None)
         hours = _estimate_hours(remaining_count, settings.max_new_tokens, rate, memory)
-        name = store.folder.name
         cells.append(
             PlannedCell(
-                name,
+                store.folder.name,
                 facts,
                 state,
                 count,

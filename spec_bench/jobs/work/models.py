@@ -229,9 +229,10 @@ def set_thread_count(
             timings = time_by_thread_count(usual_count, run_pass)
             seconds, count = min(zip(timings.values(), timings, strict=True))
         else:
+            machine = format_device_count_and_model("cpu")
             count, seconds = time_and_choose_thread_count(
                 stored_choice[0],
-                f"{stored_choice[1]}, {format_device_count_and_model('cpu')}, {usual_count} threads",
+                f"{stored_choice[1]}, {machine}, {usual_count} threads",
                 usual_count,
                 run_pass,
             )
