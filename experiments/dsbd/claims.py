@@ -5,12 +5,20 @@ prompts and compared on the other.
 """
 
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.ask import Checks, ClaimQuery, cells, counted, format_metric, steps
+from spec_bench.report.claims.ask import (
+    Checks,
+    ClaimQuery,
+    cells,
+    counted,
+    format_metric,
+    make_unjudged_check,
+    steps,
+)
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
@@ -25,7 +33,7 @@ from spec_bench.report.claims.contrast import (
 )
 from spec_bench.report.claims.general import check_all_exact_scores
 from spec_bench.report.claims.verdict import Check, p_value_of_all
-from spec_bench.report.data.rows import resolve_metric_columns
+from spec_bench.report.data.rows import get_timing_doubt, resolve_metric_columns
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5
@@ -92,9 +100,16 @@ def front(ask: ClaimQuery) -> Checks:
     """
     ask = _fronts(ask)
     for group in ask.groups:
-        beams = sorted(group.rows_by_decoder.get("beam_sampling", []), key=lambda r: int(r["spec"]))
-        settings = tuple(group.rows_by_decoder.get("dsbd", []))
-        for score in resolve_metric_columns(group, "scores") if settings and beams else ():
+        measured = [group.rows_by_decoder.get(name, []) for name in ("beam_sampling", "dsbd")]
+        beams, settings = (
+            [row for row in side if not get_timing_doubt(row, _RATE)] for side in measured
+        )
+        beams.sort(key=lambda row: int(row["spec"]))
+        for score in resolve_metric_columns(group, "scores") if all(measured) else ():
+            if not (settings and beams):
+                rows = chain(*measured)
+                yield make_unjudged_check(_claim_above(score), group, rows, _RATE)
+                continue
             yield _above(group, score, beams, settings, ask)
             wider = [beam for beam in beams if int(beam["spec"]) > 1]  # width 1 is no beam
             if wider:

@@ -12,7 +12,16 @@ import pandas as pd
 
 from spec_bench.metrics.interval import FEWEST, p_value_above, p_value_below
 from spec_bench.metrics.intervals import bootstrap_interval
-from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells, counted, ends, steps
+from spec_bench.report.claims.ask import (
+    Checks,
+    ClaimQuery,
+    best,
+    cells,
+    counted,
+    ends,
+    make_unjudged_check,
+    steps,
+)
 from spec_bench.report.claims.contrast import (
     Difference,
     compute_correlation,
@@ -20,6 +29,7 @@ from spec_bench.report.claims.contrast import (
     has_choice,
 )
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check
+from spec_bench.report.data.rows import Group, select_undoubted_rows, to_rows
 from spec_bench.report.papers.pairs import format_parameter_count
 from spec_bench.vocabulary.numbers import format_ends
 
@@ -107,14 +117,18 @@ def heads_correlation(ask: ClaimQuery) -> Checks:
     """
     joined = _grid(ask, join=with_heads).rows
     for kind in (_REDRAFTER, NO_RNN) if not joined.empty else ():
-        own = joined[joined["head"] == kind]
+        measured = joined[joined["head"] == kind]
+        own = select_undoubted_rows(measured, "token_rate")
+        text = f"{kind}: speed follows accuracy at t+5 (r > 0)"
         r = compute_correlation(own[ACCURACY], own.token_rate)
-        if r is not None:
-            text = f"{kind}: speed follows accuracy at t+5 (r > 0)"
+        if r is None and len(own) < len(measured):
+            group = Group(str(measured.task.iloc[0]), measured)
+            yield make_unjudged_check(text, group, to_rows(measured), "token_rate")
+        elif r is not None:
             evidence, p_values = f"Pearson's r = {r:.3f} over {len(own)} heads", None
             if len(own) >= FEWEST and abs(r) < 1:
                 low, high, p_values = compute_fisher_interval(r, len(own))
-                evidence += f" {format_ends(low, high, '.3f')}"
+                evidence += f" {format_ends(low, high, '.3f')}, heads trained apart as the sample"
             pair = str(own.pair.iloc[0])
             yield Check(text, str(own.task.iloc[0]), evidence, p_values=p_values, pair=pair)
 

@@ -1,6 +1,6 @@
 """RSD's claims (arXiv:2402.14160) and ours beside them, in the words of ``report.claims``."""
 
-import pandas as pd
+from math import atanh, tanh
 
 from spec_bench.report.claims.ask import (
     Checks,
@@ -10,16 +10,15 @@ from spec_bench.report.claims.ask import (
     describe_gap_and_trees,
     ends,
     every,
+    make_unjudged_check,
     most,
     some,
 )
-from spec_bench.report.claims.contrast import (
-    Difference,
-    compute_correlation,
-    compute_fisher_interval,
-)
+from spec_bench.report.claims.contrast import Difference, compute_correlation_over_prompts
 from spec_bench.report.claims.general import check_all_exact_scores
 from spec_bench.report.claims.verdict import Check
+from spec_bench.report.data.rows import get_timing_doubt
+from spec_bench.vocabulary.numbers import format_ends
 
 ALL = ("block_efficiency", "mbsu", "token_rate")
 SIZE = ("depth", "nodes")
@@ -85,18 +84,14 @@ def rate_is_not_mbsu(ask: ClaimQuery) -> Checks:
     5.1)
     """
     asked = _lengths(ask)
+    claim = "MBSU and token rate of the trees: Pearson's r < 0.7"
     for group in asked.groups:
-        own = pd.DataFrame(asked.select_side(group, cells()))
-        r = compute_correlation(own.mbsu, own.token_rate)
-        if r and r * r < 1 and len(own) > 4:
-            count = 10**9 if ask.records.printed else len(own)
-            yield Check(
-                "MBSU and token rate of the trees: Pearson's r < 0.7",
-                group.title,
-                f"r = {r:.3f} over {len(own)} trees",
-                p_values=compute_fisher_interval(-r, count, -0.7)[2],
-                pair=own.pair[0],
-            )
+        trees = asked.select_side(group, cells())
+        sound = [row for row in trees if not get_timing_doubt(row, "token_rate")]
+        if len(sound) <= 4 < len(trees):
+            yield make_unjudged_check(claim, group, trees, "token_rate")
+        if len(sound) > 4:
+            yield from _correlation(claim, group, sound, len(trees) - len(sound), ask.records)
 
 
 def rates_fall_with_length(ask: ClaimQuery) -> Checks:
@@ -183,6 +178,28 @@ def similar_accuracy(ask: ClaimQuery) -> Checks:
     (Figure 4)
     """
     yield from check_all_exact_scores(ask.of("rsd-exp1", "rsd-exp2"))
+
+
+def _correlation(claim, group, trees, left_out, records):
+    """The trees are what the claim is about; the prompts they share are the sample."""
+    found = compute_correlation_over_prompts(trees, "mbsu", "token_rate", records)
+    if found is None:
+        return
+    ends = found.ends and [tanh(end) for end in found.ends]
+    how = f"(no interval: {found.why})"
+    if ends and not records.printed:
+        how = f"{format_ends(*ends, '.3f')}, interval over prompts"
+    rest = f"; {left_out} disturbed or stalled left out" if left_out else ""
+    evidence = f"r = {found.value:.3f} {how}, over {len(trees)} trees{rest}"
+    bound = atanh(0.7)
+    yield Check(
+        claim,
+        group.title,
+        evidence,
+        p_values=found.below(bound),
+        pair=str(trees[0]["pair"]),
+        of_prompts=lambda n: found.rescale_to_prompts(n).below(bound),
+    )
 
 
 def _lengths(ask):

@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (360_600, 8_600),
+    "spec_bench": (361_500, 8_600),
     "conf": (0, 8_300),
-    "tests": (327_700, 16_000),
+    "tests": (328_300, 16_000),
     "scripts": (83_500, 200),
-    "experiments": (15_400, 8_540),
+    "experiments": (15_700, 8_540),
 }
 SLACK = 1_000  # tokens that a folder may have fewer of before its bound has to follow
 LONGEST = 600  # lines of one file of the package or the scripts

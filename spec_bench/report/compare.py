@@ -1,7 +1,7 @@
 """``spec-bench compare A B``: what changed from one results folder to another.
 
 Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right or nothing was
-compared.
+compared. With ``--cells`` 0 a claim holds and none is refuted, 1 one is, 2 none is decided.
 """
 
 from argparse import Namespace
@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from spec_bench.report.claims import select_evidence_rows
-from spec_bench.report.claims.ask import ClaimQuery, best, cells, format_metric
-from spec_bench.report.claims.verdict import Check, correct_verdicts
+from spec_bench.report.claims.ask import ClaimQuery, best, cells
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, correct_verdicts
 from spec_bench.report.claims.verdict import build_checks_table as checks_table
 from spec_bench.report.comparison import (
     ORDER,
@@ -24,7 +24,6 @@ from spec_bench.report.comparison import (
     compare_results,
     read_comparison_side,
 )
-from spec_bench.report.data.rows import get_timing_doubt
 from spec_bench.report.page.build import render_template
 from spec_bench.report.tables.render import escape_markdown, format_markdown_table
 from spec_bench.settings.fields import print_wrapped_error
@@ -32,7 +31,6 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.numbers import format_count
 
-_NOT_JUDGED = "not judged"
 HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")
 METHOD = (
     "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
@@ -62,12 +60,6 @@ def compare_two_cells(path: Path, names: str, mixed_models: bool = False) -> lis
     text = names.replace(",", " > ") + " in {metric}"
     metrics = (RATE, "block_efficiency", "score")
     checks = list(ask.ahead(text, first_cells, second, metrics, by=best, evidence="{found}"))
-    claim = text.format(metric=format_metric(RATE))
-    for group in ask.groups:
-        sides = [ask.select_side(group, spec_text) for spec_text in (first_cells, second)]
-        doubts = [min(map(get_timing_doubt, side), default="") for side in sides]
-        if all(sides) and (reason := max(doubts)):
-            checks.append(Check(claim, group.title, reason, _NOT_JUDGED))
     if not checks:
         labels = side_read.rows.decoder + ":" + side_read.rows.spec.astype(str)
         choices = f"there are {', '.join(dict.fromkeys(labels.str.removesuffix(':-')))}"
@@ -155,8 +147,12 @@ def main(options: Namespace) -> int:
     if options.cells:
         checks = compare_two_cells(options.before, options.cells, options.mixed_models)
         Console(highlight=False).print(checks_table(checks))
-        is_open = any(check.verdict == _NOT_JUDGED for check in checks)
-        return 2 * (is_open and not options.allow_empty)
+        verdicts = {check.verdict for check in checks}
+        if DOES_NOT_HOLD in verdicts or HOLDS in verdicts or options.allow_empty:
+            return int(DOES_NOT_HOLD in verdicts)
+        reason = f"no claim about {options.cells} holds or is refuted"
+        print_wrapped_error(f"spec-bench compare: {reason}; --allow-empty makes it a success")
+        return 2
     comparison = compare_results(
         options.before, options.after, options.alpha, options.margin, options.mixed_models
     )

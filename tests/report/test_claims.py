@@ -24,6 +24,7 @@ from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
     NOT_DECIDED,
+    NOT_JUDGED,
     WITHIN_NOISE,
     Check,
     correct_verdicts,
@@ -37,7 +38,18 @@ from spec_bench.report.data.rows import Group
 from spec_bench.report.papers.paper import Claim, load_paper, read_claims
 from spec_bench.system import files
 from tests.commands import report as main
-from tests.report.rows import HIGH, LOW, cell, dsbd_cells, frame, only, record, recorded, write
+from tests.report.rows import (
+    HIGH,
+    LOW,
+    cell,
+    dsbd_cells,
+    found,
+    frame,
+    only,
+    record,
+    recorded,
+    write,
+)
 from tests.report.rows import embedded as row
 from tests.said import naming, one_line
 
@@ -374,20 +386,36 @@ def test_a_stalled_cell_decides_no_claim_about_times_but_those_about_counts(resu
     )
     checks = check_claims("rsd", rows, results)
     assert [each for each in checks if "block efficiency" in each.claim]
-    assert not [each for each in checks if "token rate" in each.claim]
+    (left_out,) = {each.verdict for each in checks if "token rate" in each.claim}
+    assert left_out == NOT_JUDGED
     fastest = only(check_general_claims(rows, results), "the fastest beats ar")
     assert "+100.0%" in fastest.evidence and "best of" not in fastest.evidence
 
 
 @pytest.mark.parametrize("paper", ["rsd", "mcsd", "dsbd", "eagle"])
 @pytest.mark.parametrize("state", ["stalled", "disturbed"])
-def test_where_every_cell_stalled_the_claims_about_times_are_not_measured(paper, state, results):
+def test_where_every_cell_stalled_the_claims_about_times_are_not_judged(paper, state, results):
     said = {"reason": f"speedup: {state}: 1 of 8 windows, median says 0.8"}
     trees = [("ar", "-"), ("sd", "3"), ("rsd_s", "4x3"), ("rsd_c", "2-2-1"), ("mcsd_wor", "2-1-1")]
     cells = [cell(*tree, 1.0 + at, **said) for at, tree in enumerate(trees)]
-    claims = {check.claim for check in check_claims(paper, frame(*cells), results)}
-    assert not any("token rate" in claim for claim in claims)
-    assert paper != "rsd" or any("block efficiency" in claim for claim in claims)
+    checks = check_claims(paper, frame(*cells), results)
+    timed = found(checks, "token rate")
+    assert {(check.verdict, state in check.evidence) for check in timed} <= {("not judged", True)}
+    assert paper != "rsd" or (timed and found(checks, "block efficiency"))
+    assert (
+        not timed or "disturbed or stalled" in summarise_claims(checks, load_paper(paper)).sentence
+    )
+
+
+def test_where_every_cell_is_disturbed_the_fastest_is_not_judged_and_simulated_ones_do_not_count(
+    results,
+):
+    said = {"reason": "speedup: disturbed: threads waited for a core 72% of the time"}
+    cells = [cell("ar", "-", 1.0, speedup=1.0), cell("sd", "3", 2.0, speedup=2.0, **said)]
+    fastest = only(check_general_claims(frame(*cells), results), "the fastest beats ar")
+    assert (fastest.verdict, fastest.evidence) == (NOT_JUDGED, f"sd 3: {said['reason'][9:]}")
+    cells[1] |= {"lossless": "simulated", "reason": ""}
+    assert not found(check_general_claims(frame(*cells), results), "the fastest beats ar")
 
 
 def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(results, capsys):

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from spec_bench.__main__ import main as program
@@ -300,6 +301,22 @@ def test_two_disturbed_decoders_of_one_folder_are_not_judged_and_no_success(tmp_
     said = " ".join(capsys.readouterr().out.split())
     assert "in token rate" in said and "not judged" in said and "72% of the time" in said
     assert main([folder, "--cells", "rsd_s:3,sd:3", "--allow-empty"]) == 0
+
+
+def test_the_status_of_two_decoders_is_1_where_a_claim_is_refuted_and_2_where_none_is_decided(
+    tmp_path, capsys
+):
+    folder = str(run(tmp_path / "a", 0))
+    assert main([folder, "--cells", "sd:3,rsd_s:3"]) == 1
+    disturbed = run(tmp_path / "b", 0)
+    path = disturbed / "mine" / files.RESULTS
+    rows = pd.read_csv(path)
+    rows["reason"] = rows.decoder.map({"rsd_s": BUSY["reason"]})
+    rows.to_csv(path, index=False)
+    assert main([str(disturbed), "--cells", "rsd_s:3,ar"]) == 0  # what is judged holds
+    assert "not judged" in capsys.readouterr().out
+    assert main([str(disturbed), "--cells", "rsd_s:3,sd:3"]) == 2
+    assert "rsd_s:3,sd:3 holds or is refuted" in capsys.readouterr().err
 
 
 def test_runs_with_cells_of_their_own_are_not_the_same_runs(tmp_path, capsys):

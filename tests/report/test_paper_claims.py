@@ -240,6 +240,56 @@ def test_a_correlation_over_enough_heads_is_judged_by_fishers_z():
     assert p_values[1] == pytest.approx(1 - p_values[0])
 
 
+MBSU_AND_RATE = "Pearson's r < 0.7"
+BUSY = "speedup: disturbed: threads waited for a core 72% of the time"
+
+
+def trees_of(rates, reasons=("",) * 6):
+    """Trees with MBSU 2.0 to 3.5 and these token rates."""
+    trees = [("sd", "2"), ("sd", "3"), ("sd", "4"), ("sd", "5"), ("rsd_s", "2x2"), ("rsd_c", "2-1")]
+    own = {"draft_calls": 0.0, "parameter_ratio": 0.0}
+    cells = zip(trees, rates, reasons, strict=True)
+    return frame(
+        *(
+            cell(*tree, 2 + 0.3 * at, token_rate=rate, reason=reason, **own)
+            for at, (tree, rate, reason) in enumerate(cells)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"),
+    [((50, 30, 45, 20, 40, 25), "holds"), ((20, 23, 26, 29, 32, 35.5), "does not hold")],
+)
+def test_a_correlation_of_trees_is_judged_over_the_prompts_they_share(judged, rates, verdict):
+    check = only(judged("rsd", trees_of(rates)), MBSU_AND_RATE)
+    assert check.verdict == verdict
+    assert ", interval over prompts, over 6 trees" in check.evidence
+
+
+def test_a_correlation_without_records_of_five_prompts_is_not_decided(results):
+    check = only(check_claims("rsd", trees_of((50, 30, 45, 20, 40, 25)), results), MBSU_AND_RATE)
+    assert check.verdict == "not decided" and "no interval" in check.evidence
+
+
+def test_disturbed_rates_are_in_no_correlation(judged, results):
+    rates = (50, 30, 45, 20, 40, 25)
+    rows = trees_of(rates, ("", "", "", "", "", BUSY))
+    assert "over 5 trees; 1 disturbed" in only(judged("rsd", rows), MBSU_AND_RATE).evidence
+    check = only(judged("rsd", trees_of(rates, (BUSY,) * 6)), MBSU_AND_RATE)
+    assert check.verdict == "not judged" and "72% of the time" in check.evidence
+    heads = redrafter_grid(results.parent.parent).assign(reason=BUSY)
+    follows = found(check_claims("redrafter", heads, results), "speed follows accuracy")
+    assert {check.verdict for check in follows} == {"not judged"}
+
+
+def test_disturbed_settings_are_on_no_front(results):
+    rows = dsbd_cells()
+    rows.loc[rows.decoder == "dsbd", "reason"] = BUSY
+    check = only(check_claims("dsbd", rows, results), "front above", "exact match")
+    assert check.verdict == "not judged" and "3 rows are disturbed" in check.evidence
+
+
 def in_jobs_apart(results, paces):
     """Claims on batch sizes that were run in rounds, a job each; at 4 so many times as fast."""
     rows = pd.concat([redrafter_batches().assign(seed=seed) for seed in paces], ignore_index=True)

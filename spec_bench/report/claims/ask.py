@@ -64,6 +64,7 @@ from spec_bench.report.claims.verdict import (
     HOLDS,
     NOT_COMPARABLE,
     NOT_DECIDED,
+    NOT_JUDGED,
     Check,
     OfPrompts,
     PValues,
@@ -77,6 +78,7 @@ from spec_bench.report.data.rows import (
     Row,
     drop_duplicate_cells,
     format_setting,
+    get_timing_doubt,
     group_rows,
     join_settings,
     mask_tree_attention,
@@ -91,7 +93,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
 from spec_bench.vocabulary.decoders import check_decoder_exists
-from spec_bench.vocabulary.names import format_cell_name
+from spec_bench.vocabulary.names import format_cell_name, summarise_doubts
 from spec_bench.vocabulary.spec import parse
 
 # What a paper's ``claims.py`` imports from here.
@@ -109,6 +111,7 @@ __all__ = [
     "ends",
     "every",
     "format_metric",
+    "make_unjudged_check",
     "most",
     "rising",
     "some",
@@ -243,10 +246,12 @@ class ClaimQuery:
             sound = [
                 replace(group, rows=select_undoubted_rows(group.rows, name)) for group in groups
             ]
-            cases = [
-                (group, asked.find_contrasts_by_label(group)) for group in sound if len(group.rows)
+            sound_cases = [
+                (group, asked.find_contrasts_by_label(group) if len(group.rows) else {})
+                for group in sound
             ]
-            if getattr(asked.judge, "func", None) is judge_places:
+            cases = [(group, by_label) for group, by_label in sound_cases if len(group.rows)]
+            if asked.has_one_check_per_group:
                 comparisons: Iterator[Comparison] = (
                     replace(asked, group=group, column=name, by_label=by_label)
                     for group, by_label in cases
@@ -256,6 +261,8 @@ class ClaimQuery:
                 comparisons = asked.iter_comparisons_by_label(name, cases)
             yield from filter(None, map(asked.judge, comparisons))
             yield from asked.iter_incomparable_checks(name, cases)
+            for group, (_, by_label) in zip(groups, sound_cases, strict=True):
+                yield from asked.iter_unjudged_checks(name, group, by_label)
 
     def _refuse_unknown_columns(self, names: Names) -> None:
         """Refuses misspelt columns, with which a claim would never be measured."""
@@ -302,6 +309,11 @@ class Comparison:
     by_place: Mapping[Any, Difference] = field(default_factory=dict)
     judged: Sequence[PValues] = ()
 
+    @property
+    def has_one_check_per_group(self) -> bool:
+        """Whether all places of a group are judged together."""
+        return getattr(self.judge, "func", None) is judge_places
+
     def get_line_key(self, row: Row) -> Label:
         """Returns a cell's values of ``same``."""
         return tuple(self.ask.get_value(row, key) for key in to_tuple(self.same))
@@ -340,7 +352,7 @@ class Comparison:
         return Check(
             self._fill_text(self.text),
             self.all_tasks or self._fill_text(self.where),
-            "" if verdict == NOT_COMPARABLE else self._fill_text(self.evidence),
+            "" if verdict in (NOT_COMPARABLE, NOT_JUDGED) else self._fill_text(self.evidence),
             verdict,
             p_values=outcome if isinstance(outcome, tuple) else None,
             pair=str(self.group.rows.iloc[0].pair),
@@ -501,6 +513,37 @@ class Comparison:
                 settings_text = _describe_differing_settings(contrasts, self.ask.across)
                 evidence = f"{NOT_COMPARABLE}: {settings_text}"
                 yield replace(comparison.make_check(NOT_COMPARABLE), evidence=evidence)
+
+    def iter_unjudged_checks(
+        self, metric: str, group: Group, sound_contrasts: Mapping[Label, Contrasts]
+    ) -> Checks:
+        """Checks of a group's labels that have comparisons, and none without a cell whose times
+        decide nothing; the evidence names such a cell and why.
+        """
+        contrasts_by_label = self.find_contrasts_by_label(group)
+        missing_labels = [label for label in contrasts_by_label if label not in sound_contrasts]
+        if self.has_one_check_per_group:
+            missing_labels = [] if sound_contrasts else missing_labels[:1]
+        for label in missing_labels:
+            contrasts = contrasts_by_label[label]
+            comparison = replace(self, group=group, column=metric, label=label, strata=[contrasts])
+            doubts = describe_doubted_rows(chain(*chain(*contrasts)), metric)
+            yield replace(comparison.make_check(NOT_JUDGED), evidence=doubts)
+
+
+def describe_doubted_rows(rows: Iterable[Row], column: str) -> str:
+    """Returns how many rows' numbers in a column decide nothing, and the first one's reason; "" if
+    all do.
+    """
+    doubted_rows = {str(row["run_id"]): row for row in rows if get_timing_doubt(row, column)}
+    return "; ".join(summarise_doubts(doubted_rows.values()))
+
+
+def make_unjudged_check(claim: str, group: Group, rows: Iterable[Row], column: str) -> Check:
+    """Returns the check of a claim that would rest on rows whose times decide nothing."""
+    pair = str(group.rows.pair.iloc[0])
+    doubts = describe_doubted_rows(rows, column)
+    return Check(claim, group.title, doubts, NOT_JUDGED, pair=pair)
 
 
 _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]

@@ -40,7 +40,9 @@ from spec_bench.metrics.intervals import (
     bootstrap_interval,
     find_usual_number,
     interval_where_few_differ,
+    pseudo_values,
     score_difference_interval,
+    t_critical_value,
     widen_like_tau,
 )
 from spec_bench.report.claims.verdict import PValues, p_value_of_all
@@ -442,6 +444,47 @@ def compute_correlation(x: pd.Series, y: pd.Series) -> float | None:
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])
+
+
+def compute_correlation_over_prompts(
+    rows: Sequence[Row], x: str, y: str, records: RecordReader
+) -> Difference | None:
+    """Pearson's r of two metrics over cells, tested as Fisher's z with the jackknife's interval
+    over the prompts, which all cells share; without ends where records of five are not there. None
+    where a metric does not vary.
+    """
+    r = compute_correlation(*(pd.Series([row.get(name) for row in rows]) for name in (x, y)))
+    if r is None or abs(r) >= 1:
+        return None
+    z = float(np.arctanh(r))
+    if records.printed:
+        return Difference(r, Interval(z, z, z, freedom=1), False, "as printed")
+    tables = [records.prepare_tables(rows)(name) for name in (x, y)]
+    counts = [table.sum(axis=2) for table in tables if table is not None]
+    prompts = min((table.shape[-1] for table in counts), default=0)
+    if len(counts) < 2 or prompts < max(table.shape[-1] for table in counts):
+        return Difference(r, None, False, "the cells were not timed in turn, prompt by prompt")
+    if prompts < FEWEST:
+        return Difference(r, None, False, TOO_FEW)
+
+    def compute_z(sums: Table) -> Table:
+        values = [
+            np.array(
+                [
+                    compute_metric_from_sums(own, row, name)
+                    for own, row in zip(part, rows, strict=True)
+                ]
+            )
+            for name, part in zip((x, y), sums.reshape(2, len(rows), 2, -1), strict=True)
+        ]
+        x_offsets, y_offsets = (cell_values - cell_values.mean(axis=0) for cell_values in values)
+        scale = np.sqrt((x_offsets**2).sum(axis=0) * (y_offsets**2).sum(axis=0))
+        return np.asarray(np.arctanh((x_offsets * y_offsets).sum(axis=0) / scale))
+
+    parts = pseudo_values(compute_z, np.concatenate(counts).reshape(-1, prompts))
+    reach = t_critical_value(prompts - 1) * float(parts.std(ddof=1)) / sqrt(prompts)
+    interval = Interval(z, z - reach, z + reach, freedom=prompts - 1) if reach > 0 else None
+    return Difference(r, interval, False, TOO_FEW, prompts=prompts)
 
 
 def compute_fisher_interval(

@@ -27,6 +27,7 @@ ALONE = "shown alone"
 CONTRARY = "contradicted alone"
 NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
+NOT_JUDGED = "not judged"  # both were measured, and the machine was busy or stalled
 _PHRASES = {  # of one check, and of several
     HOLDS: ("holds", "hold"),
     ALONE: tuple(f"{verb} shown alone, not past correction" for verb in ("is", "are")),
@@ -35,6 +36,7 @@ _PHRASES = {  # of one check, and of several
     DOES_NOT_HOLD: ("does not hold", "do not hold"),
     NOT_DECIDED: tuple(f"{verb} not decided for lack of an interval" for verb in ("is", "are")),
     NOT_COMPARABLE: ("is not comparable", "are not comparable"),
+    NOT_JUDGED: tuple(f"{verb} not judged, disturbed or stalled" for verb in ("is", "are")),
 }
 VERDICTS = tuple(_PHRASES)
 ALPHA = 0.05
