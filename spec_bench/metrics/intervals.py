@@ -39,8 +39,10 @@ _NORMAL = 1.959963984540054
 # columns that grow with tokens per call, and the one that falls
 AS_TAU = {
     "speedup": 1,
+    "speedup_end_to_end": 1,
     "token_rate": 1,
     "token_rate_end_to_end": 1,
+    "token_rate_per_request": 1,
     "energy_j_per_token": -1,
 }
 
@@ -335,7 +337,8 @@ def widen_like_tau(interval: Interval, tau: Interval | None, column_name: str) -
     low, high = sorted(
         interval.value * (end / tau.value) ** AS_TAU[column_name] for end in tau.ends
     )
-    if column_name != "speedup" or interval.ends[1] < WIDEST * interval.ends[0]:
+    is_speedup = column_name.startswith("speedup")
+    if not is_speedup or interval.ends[1] < WIDEST * interval.ends[0]:
         low = min(low, interval.ends[0])
         high = max(high, interval.ends[1])
     return replace(interval, low=low, high=high)

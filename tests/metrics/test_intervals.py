@@ -10,6 +10,7 @@ from scipy.stats import t as student_t
 
 from spec_bench.metrics.interval import FEWEST, Interval, p_value_above
 from spec_bench.metrics.intervals import (
+    AS_TAU,
     SumOfStatistics,
     bootstrap_interval,
     interval_where_few_differ,
@@ -24,6 +25,7 @@ from spec_bench.metrics.intervals import (
     sum_by_clock,
     widen_like_tau,
 )
+from spec_bench.vocabulary import columns
 
 
 def log_ratio(sums):
@@ -294,6 +296,18 @@ def test_a_rate_reaches_as_far_as_tokens_per_call_where_few_prompts_differ_in_th
     assert widen_like_tau(speed, tau, "speedup").low == pytest.approx(1.2 / tau.value)
     assert widen_like_tau(speed, tau, "latency_s") == speed
     assert widen_like_tau(speed, Interval(2.0, 1.0, 4.0), "speedup") == speed
+    stalled = Interval(1.2, 0.01, 100.0)
+    for name in ("speedup", "speedup_end_to_end"):
+        assert widen_like_tau(stalled, tau, name).high == pytest.approx(1.2 * share)
+
+
+def test_every_rate_of_tokens_reaches_as_far_but_the_median_which_one_prompt_does_not_move():
+    rates = {
+        column.name
+        for column in columns.list_columns_of_kind("time", "energy")
+        if column.interval and column.unit in ("×", "1/s", "J/token")
+    }
+    assert rates - {*AS_TAU} == {"speedup_median"} and {*AS_TAU} <= rates
 
 
 def test_rows_of_one_clock_are_one_block_and_fewer_than_five_clocks_are_one_altogether():
