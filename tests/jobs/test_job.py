@@ -273,7 +273,7 @@ def test_counts_are_of_one_repeat_and_seconds_of_all(run_job, tmp_path):
 def test_a_repeat_with_other_tokens_fails_the_cell_unless_tokens_may_differ(
     run_job, monkeypatch, repeatable
 ):
-    monkeypatch.setattr("spec_bench.jobs.config.settings.JobSettings.repeatable", repeatable)
+    monkeypatch.setattr("spec_bench.jobs.config.settings.JobSettings.is_repeatable", repeatable)
     generate, seen = Decoder.generate, []
 
     def changing(self, requests, seed, *arguments):
