@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from math import inf
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -168,6 +169,7 @@ def merge_results_csv(
     new_rows: Iterable[Row],
     order: Iterable[str] = (),
     end_times: Mapping[str, float] = MappingProxyType({}),
+    job_end_times: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Merges new rows into a results file; returns the written rows, the screened ones first.
 
@@ -178,7 +180,7 @@ def merge_results_csv(
 
     ``order`` lists run ids; earlier rows that it lacks keep their places before all others, new
     ones follow. ``end_times`` tells past states from the present one: run id -> Unix seconds when
-    its last job ended.
+    its last job ended; so does ``job_end_times``: run id -> the same by its jobs' places in sweeps.
     """
     screening_path = files.get_screening_path(path)
     earlier_rows = (*read_results_rows(screening_path), *read_results_rows(path))
@@ -194,7 +196,7 @@ def merge_results_csv(
     rows.update(new_by_id)
     all_ids = dict.fromkeys([*unordered_ids, *ordered_ids, *rows])
     run_ids = [run_id for run_id in all_ids if run_id in rows]
-    past_ids = find_superseded_ids(list(rows.values()), end_times)
+    past_ids = find_superseded_ids(list(rows.values()), end_times, job_end_times)
     past_ids |= {run_id for run_id in run_ids if strip_past_models_suffix(run_id) != run_id}
     present = [rows[run_id] for run_id in run_ids if run_id not in past_ids]
     _archive_rows(path, [rows[run_id] for run_id in run_ids if run_id in past_ids], present)
@@ -243,15 +245,21 @@ def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[R
     write_results_csv(archive, list(rows.values()))
 
 
-def find_superseded_ids(rows: Sequence[Row], end_times: Mapping[str, float]) -> set[str]:
+def find_superseded_ids(
+    rows: Sequence[Row],
+    end_times: Mapping[str, float],
+    job_end_times: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
+) -> set[str]:
     """Returns the run ids of an experiment's rows that a newer row replaces.
 
     A changed checkpoint, data set or engine makes new cells under equal labels, which would be two
     answers to one question. A newer row replaces an older one if all labels agree (pair, models,
     task, decoder, spec, and all settings that a user varies on purpose, such as temperature, batch
-    size, seed or dtype) and the number of prompts too, but one of ``STATE_COLUMNS`` differs. A
-    failed row replaces none. ``end_times`` maps run ids to the Unix seconds when a cell's last job
-    ended; a row that it lacks is older.
+    size, seed or dtype) and the number of prompts too, but one of ``STATE_COLUMNS`` differs, or a
+    later job of the same place in its sweep made it: then a file that no column tells of has
+    changed, as a chat template. A failed row replaces none. ``end_times`` maps run ids to the Unix
+    seconds when a cell's last job ended; a row that it lacks is older. ``job_end_times`` maps them
+    to the same by the jobs' places.
     """
     labels_and_settings = columns.list_column_names("identity", "setting")
     names = [name for name in labels_and_settings if name not in _NOT_VARIED]
@@ -264,21 +272,23 @@ def find_superseded_ids(rows: Sequence[Row], end_times: Mapping[str, float]) -> 
             _get_csv_text(row, "prompts"),
             tuple(_get_csv_text(row, name) for name in STATE_COLUMNS),
             end_times.get(str(row["run_id"]), -1.0),
+            job_end_times.get(str(row["run_id"]), {}),
         )
         for row in rows
     ]
-    latest: dict[tuple[tuple[str, ...], str], dict[tuple[str, ...], float]] = defaultdict(dict)
-    for row, labels, prompts, state, end_s in row_keys:
+    latest: dict[tuple[tuple[str, ...], str], dict[Any, float]] = defaultdict(dict)
+    for row, labels, prompts, state, end_s, place_ends in row_keys:
         if _get_csv_text(row, "status") != "failed":
             for key in ((labels, f"{prompts} prompts"), (labels, "")):
-                latest[key][state] = max(end_s, latest[key].get(state, end_s))
+                for mark, mark_end_s in ((state, end_s), *place_ends.items()):
+                    latest[key][mark] = max(mark_end_s, latest[key].get(mark, mark_end_s))
     past_ids = set()
-    for row, labels, prompts, state, end_s in row_keys:
-        states = latest.get((labels, prompts and f"{prompts} prompts"), {})
+    for row, labels, prompts, state, end_s, place_ends in row_keys:
+        latest_ends = latest.get((labels, prompts and f"{prompts} prompts"), {})
         if any(
-            other_end_s > end_s
-            for other_state, other_end_s in states.items()
-            if other_state != state
+            latest_end_s > (place_ends.get(mark, inf) if isinstance(mark, int) else end_s)
+            for mark, latest_end_s in latest_ends.items()
+            if mark != state
         ):
             past_ids.add(str(row["run_id"]))
     return past_ids

@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -165,13 +166,13 @@ class Experiment:
             self._warn_of_rows_of_other_models()
             yield self._row_tables
             return
-        order, end_times, rows = self._read_cell_order(set_bad_aside=False)
+        order, end_times, job_end_times, rows = self._read_cell_order(set_bad_aside=False)
         with TemporaryDirectory() as folder:
             for table in self._tables[:3]:
                 if table.is_file():
                     shutil.copy(table, folder)
             copy = Path(folder, self.csv.name)
-            merge_results_csv(copy, rows.values(), order, end_times)
+            merge_results_csv(copy, rows.values(), order, end_times, job_end_times)
             yield files.get_screening_path(copy), copy
 
     def _read_all_rows(self) -> list[dict[str, str]]:
@@ -195,12 +196,12 @@ class Experiment:
     def _write_tables(self) -> None:
         """Writes the tables, and then what they were made of."""
         notes = _stamp_files(self._list_job_records())
-        order, end_times, rows = self._read_cell_order(set_bad_aside=True)
+        order, end_times, job_end_times, rows = self._read_cell_order(set_bad_aside=True)
         cells = self._stamp_cells(order)
         head = self._read_index_header()
         indexed_cells = head.get("cells", {})
         unchanged_ids = [run_id for run_id in rows if cells[run_id] == indexed_cells.get(run_id)]
-        table = merge_results_csv(self.csv, rows.values(), order, end_times)
+        table = merge_results_csv(self.csv, rows.values(), order, end_times, job_end_times)
         past = files.read_csv(files.get_archive_path(self.csv))
         run_ids = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
         ours = head.get("tables", {}).get(self.records.name) == _stamp_file(self.records)
@@ -311,14 +312,16 @@ class Experiment:
 
     def _read_cell_order(
         self, *, set_bad_aside: bool
-    ) -> tuple[dict[str, Stage], dict[str, float], dict[str, Row]]:
-        """Returns noted cells in order with their stages, when their last jobs ended, and the rows
-        of those that have finished; with ``set_bad_aside`` sets aside notes that cannot be used.
-        Jobs of one number stand by their first cell's labels, whenever they ended.
+    ) -> tuple[dict[str, Stage], dict[str, float], dict[str, dict[int, float]], dict[str, Row]]:
+        """Returns noted cells in order with their stages, when their last jobs ended, when those
+        of each place in a sweep did, and the rows of those that have finished; with
+        ``set_bad_aside`` sets aside notes that cannot be used. Jobs of one number stand by their
+        first cell's labels, whenever they ended.
         """
         notes = list[JobRecord]()
         stages = dict[str, Stage]()
         end_times = dict[str, float]()
+        job_end_times: dict[str, dict[int, float]] = defaultdict(dict)
         for path in self._list_job_records():
             try:
                 notes.append(read_job_record(path))
@@ -336,6 +339,9 @@ class Experiment:
             for name in note.cells:
                 stages[name] = note.stage or stages.get(name, "")
                 end_times[name] = max(note.ended, end_times.get(name, 0.0))
+                job_end_times[name][note.number] = max(
+                    note.ended, job_end_times[name].get(note.number, 0.0)
+                )
         for name in sorted(os.listdir(self._results / files.RUNS)):
             current = strip_past_models_suffix(name)  # what other models left in its place is past
             if current != name and current in stages:
@@ -343,7 +349,7 @@ class Experiment:
         rows = self._build_rows(stages)
         notes.sort(key=lambda note: (note.number, _list_first_cell_labels(rows, note.cells)))
         in_order = {name: stages[name] for note in notes for name in note.cells}
-        return in_order | stages, end_times, rows
+        return in_order | stages, end_times, job_end_times, rows
 
     def _stamp_cells(self, stages: Mapping[str, str]) -> dict[str, str]:
         """Returns by run id a text that changes with a cell: its stage and its files' stamps."""
