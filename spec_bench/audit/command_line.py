@@ -184,7 +184,7 @@ def run_audit(options: argparse.Namespace, prompts: Any) -> int:
             note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
             if pair_lines and len(parts) == 1:
                 note = "greedy answers beside plain decoding's; what is sampled is audited by\n"
-                configs = models.parse_decoders(options.decoders).values()
+                configs = models.parse_decoders_without_heads(options.decoders).values()
                 patterns = sorted({format_case_pattern(config) for config in configs})
                 note += "\n".join(
                     f"  spec-bench check decoders --only '{pattern}'" for pattern in patterns

@@ -43,7 +43,7 @@ from spec_bench.records.types import PromptError, Request
 from spec_bench.server.endpoint import ServerClient
 from spec_bench.settings.configs import list_conf_dirs
 from spec_bench.system.errors import UsageError
-from spec_bench.system.redaction import KEY
+from spec_bench.system.redaction import SERVER_KEY_VARIABLE
 from spec_bench.vocabulary.decoders import load_decoder
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _make_greedy_line(
     return AuditLine(subject, f"{len(requests)} prompts", result, not different)
 
 
-def parse_decoders(decoders: str) -> dict[str, DecoderConfig]:
+def parse_decoders_without_heads(decoders: str) -> dict[str, DecoderConfig]:
     """Parses a list of decoders such as ``sd:3,rsd_s:4x3``; ``all`` is every tree with all rules
     and drafters that fit it. Raises UsageError for one that is unknown or needs heads.
     """
@@ -283,7 +283,7 @@ def audit_pair(
 
     Reads the tokenizers at once (ValueError if they differ), the models with the first line.
     """
-    configs = parse_decoders(decoders)
+    configs = parse_decoders_without_heads(decoders)
     tokenizer = load_tokenizer(target_path)
     if read_known_ids(Path(draft_path)) is None:
         vocab = require_same_vocabulary(tokenizer, load_tokenizer(draft_path))
@@ -321,7 +321,7 @@ def _iter_decoder_agreement_lines(
             line if mark == "exact" else replace(line, result=f"{mark}: {line.result}", passed=None)
         )
 
-    baseline = answers(parse_decoders("ar")["ar"])
+    baseline = answers(parse_decoders_without_heads("ar")["ar"])
     for name, config in decoders.items():
         yield from iter_lines_or_failure(AuditPart(name, partial(compare_greedy, name, config)))
 
@@ -370,7 +370,7 @@ def audit_named_server(
         first_seed=options.seed,
         stop_ids=find_end_token_ids(tokenizer),
     )
-    key = os.environ.get(KEY, "").strip()
+    key = os.environ.get(SERVER_KEY_VARIABLE, "").strip()
     server = ServerClient(options.server, options.served_model, key, kind=options.server_kind)
     server.complete(settings.prompts[0], 1)
     target = load_model(ModelSpec(options.target))
@@ -386,7 +386,7 @@ def audit_server(
     """Compares the server's greedy answers with the target's, then tests its sampled answers.
     Raises ServerError if the server does not answer.
     """
-    plain = parse_decoders("ar")["ar"].build(target, [], GREEDY)
+    plain = parse_decoders_without_heads("ar")["ar"].build(target, [], GREEDY)
     requests = _make_requests(settings.prompts, settings.max_tokens, settings.stop_ids)
     expected_answers = [_decode_greedily(plain, request) for request in requests]
     served_answers = [server.complete(prompt, settings.max_tokens) for prompt in settings.prompts]

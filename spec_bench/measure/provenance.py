@@ -197,7 +197,7 @@ _READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file tak
 _CLOCK = b"cpu MHz"
 
 
-class MachineMonitor:
+class LoadAndClockMonitor:
     """Reads load, clock and waits for cores of a job's machine.
 
     As a context manager it holds NVML open for a job on GPUs: those at ``ordinals`` among the
@@ -211,7 +211,7 @@ class MachineMonitor:
         self._handles: list[Any] = []
         self._excess_wait_s = 0.0  # waits for a core beyond a share of ``BUSY``
 
-    def __enter__(self) -> MachineMonitor:
+    def __enter__(self) -> LoadAndClockMonitor:
         """Opens NVML; without it the clock of a GPU stays unknown."""
         if self._cuda:
             with suppress(ImportError):

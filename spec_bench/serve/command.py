@@ -35,7 +35,7 @@ from spec_bench.settings.override_values import quote_value
 from spec_bench.settings.validation import read_settings, settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_regular_file
-from spec_bench.system.redaction import KEY, redact
+from spec_bench.system.redaction import SERVER_KEY_VARIABLE, redact
 
 FOLDER = "server"  # of other packages' engines, in their ``conf``
 PLAIN = "plain"
@@ -134,8 +134,10 @@ class ServerGroup:
                     f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (make "
                     "smollm2 and make qwen_coder leave those of their pairs)"
                 )
-        if "--api-key" in options.arguments and not os.environ.get(KEY):
-            raise UsageError(f"--arguments has an --api-key: requests need it in {KEY}")
+        if "--api-key" in options.arguments and not os.environ.get(SERVER_KEY_VARIABLE):
+            raise UsageError(
+                f"--arguments has an --api-key: requests need it in {SERVER_KEY_VARIABLE}"
+            )
         # Tells our server from another program's on the same port.
         self.name = f"target-{secrets.token_hex(8)}"
         self.logs = Path(options.logs or tempfile.mkdtemp(prefix="spec_bench-serve-"))
@@ -189,7 +191,7 @@ class ServerGroup:
         url = f"http://127.0.0.1:{port}/v1"
         model = self.name if has_name else self.model
         environment = {**self.engine.environment, **os.environ}
-        key = os.environ.get(KEY, "").strip()
+        key = os.environ.get(SERVER_KEY_VARIABLE, "").strip()
         with (
             ExitStack() as stack,
             closing(ServerClient(url, model, key, answer_timeout_s=5)) as client,

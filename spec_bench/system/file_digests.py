@@ -30,7 +30,7 @@ def hash_file_with_cache(path: Path) -> str:
     old_stat = os.stat(path)
     if not stat.S_ISREG(old_stat.st_mode):  # opening a pipe would wait for ever
         raise OSError(0, "it is no file", str(path))
-    state = _format_state(old_stat)
+    state = _format_file_state(old_stat)
     if state in _digests:
         return _digests[state]
     name = files.hash_json([old_stat.st_dev, old_stat.st_ino], 24)
@@ -44,7 +44,7 @@ def hash_file_with_cache(path: Path) -> str:
     digest = files.hash_file(path)
     new_stat = os.stat(path)
     write_time = max(new_stat.st_mtime_ns, new_stat.st_ctime_ns) / 1e9
-    if _format_state(new_stat) == state and write_time < time.time() - SETTLED_S:
+    if _format_file_state(new_stat) == state and write_time < time.time() - SETTLED_S:
         _digests[state] = digest
         if large:
             with suppress(OSError):  # without a memory it is read again
@@ -68,7 +68,7 @@ def _read_cached_digest(cache_file: Path, state: str) -> str:
     return ""
 
 
-def _format_state(facts: os.stat_result) -> str:
+def _format_file_state(facts: os.stat_result) -> str:
     """Formats what changes whenever a file is written or another one takes its place."""
     times = f"{facts.st_mtime_ns} {facts.st_ctime_ns}"
     return f"{facts.st_size} {times} {facts.st_ino} {facts.st_dev}"

@@ -249,11 +249,11 @@ def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True
     return f"spec-bench train {arguments}"
 
 
-def get_results_folder(file: Path) -> Path:
+def get_results_folder(table: Path) -> Path:
     """Returns the results folder that an experiment's table lies in. Raises ValueError: the
     experiment's folder is a link out of it.
     """
-    folder = Path(os.path.abspath(file)).parent
+    folder = Path(os.path.abspath(table)).parent
     join_path_inside(folder.parent, folder.name)
     return folder.parent
 

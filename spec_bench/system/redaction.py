@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 HIDDEN = "***"
-KEY = "SPEC_BENCH_SERVER_KEY"
+SERVER_KEY_VARIABLE = "SPEC_BENCH_SERVER_KEY"
 """The environment variable whose value is sent as bearer token."""
 _PART_LETTERS = 8  # letters and digits of the key that are not shown together
 _MAX_CACHED_LETTERS = 2000
@@ -52,7 +52,7 @@ def redact(text: str, secret: str = "") -> str:
     redact_text = (
         _redact_secrets if len(text) < _MAX_CACHED_LETTERS else _redact_secrets.__wrapped__
     )
-    return redact_text(text, secret, os.environ.get(KEY, "").strip())
+    return redact_text(text, secret, os.environ.get(SERVER_KEY_VARIABLE, "").strip())
 
 
 def redact_values(value: Any) -> Any:

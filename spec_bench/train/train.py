@@ -88,7 +88,7 @@ def wrap_for_training(
     heads: DraftHeads,
     model: HuggingFaceModel,
     guesses: int,
-    steps: int | None = None,
+    learned_steps: int | None = None,
     noise: float = 0,
 ) -> TrainableHead:
     """Wraps heads for training by their kind. ``model`` gives its last layer and its embeddings;
@@ -102,7 +102,7 @@ def wrap_for_training(
     def project(hidden_states: torch.Tensor) -> torch.Tensor:  # the heads stay in float32
         return model.project(hidden_states.to(model.module.dtype))
 
-    arguments = (guesses, project, steps, noise, mask)
+    arguments = (guesses, project, learned_steps, noise, mask)
     if isinstance(heads, FeatureHead):
         return TrainableUnrolledHead(heads, *arguments)
     if isinstance(heads, DFlashHead):

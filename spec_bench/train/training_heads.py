@@ -118,7 +118,7 @@ def compute_weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor
 class TrainableSequenceHead(TrainableHead):
     """A head with a cache, trained on whole sequences.
 
-    ``project`` is the target's last layer. ``steps`` of the K guesses are learned (None: all).
+    ``project`` is the target's last layer. ``learned_steps`` guesses are learned (None: all K).
     Uniform noise up to ``noise`` is added to the features. ``mask`` [D] is the target's embedding
     of the mask token, for heads that have one.
     """
@@ -132,7 +132,7 @@ class TrainableSequenceHead(TrainableHead):
         heads: CachedHead,
         guesses: int,
         project: Callable[[Tensor], Tensor],
-        steps: int | None = None,
+        learned_steps: int | None = None,
         noise: float = 0.0,
         mask: Tensor | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class TrainableSequenceHead(TrainableHead):
             self.register_buffer("mask", mask.detach().float(), persistent=False)
         self._project = project
         self._noise = noise
-        self._steps = min(steps or guesses, guesses)
+        self._learned_steps = min(learned_steps or guesses, guesses)
 
     @abstractmethod
     def iter_outputs(
@@ -180,7 +180,7 @@ class TrainableSequenceHead(TrainableHead):
         last_states = hidden_states[..., -self.heads.shape.hidden :]
         if self._noise:
             features = features + (torch.rand_like(features) * 2 - 1) * self._noise
-        is_learned = [labels[:, step] != IGNORED_LABEL for step in range(self._steps)]
+        is_learned = [labels[:, step] != IGNORED_LABEL for step in range(self._learned_steps)]
         next_rows = row * last_states.shape[1] + place + 1
         step_rows = [(next_rows + step)[mask] for step, mask in enumerate(is_learned)]
         unique_rows, index = torch.cat(step_rows).unique(return_inverse=True)
@@ -190,7 +190,7 @@ class TrainableSequenceHead(TrainableHead):
         parts = []
         right = torch.zeros(self.guesses, dtype=torch.long, device=hidden_states.device)
         for step, output in enumerate(
-            self.iter_outputs(features, embeddings, locations, self._steps)
+            self.iter_outputs(features, embeddings, locations, self._learned_steps)
         ):
             logits = output[is_learned[step]]
             index = indices[step]
@@ -199,7 +199,7 @@ class TrainableSequenceHead(TrainableHead):
             )
             parts.append(losses.sum())
             right[step] = (best == labels[is_learned[step], step]).sum()
-        padding = hidden_states.new_zeros(self.guesses - self._steps)
+        padding = hidden_states.new_zeros(self.guesses - self._learned_steps)
         return GuessLosses(torch.cat([torch.stack(parts), padding]), right)
 
     @torch.no_grad()

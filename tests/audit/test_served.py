@@ -170,7 +170,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     make_family(tmp_path)
     folder = str(tmp_path / "target")
     target = load_model(ModelSpec(folder))
-    ar = models.parse_decoders("ar")["ar"]
+    ar = models.parse_decoders_without_heads("ar")["ar"]
     plain = {each: ar.build(target, [], SamplingSettings(each)) for each in (0.0, 1.0)}
 
     def answer(body):
@@ -211,7 +211,7 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, 
 
 def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples():
     parts = [AuditPart(case.name, tuple) for case in iter_audit_cases("exact")]
-    for name, config in models.parse_decoders(DEFAULT_DECODERS).items():
+    for name, config in models.parse_decoders_without_heads(DEFAULT_DECODERS).items():
         found = [part.name for part in select_parts(parts, format_case_pattern(config))]
         assert found, name
         assert all(part.endswith(config.verifier.description) for part in found)

@@ -12,7 +12,7 @@ import torch
 from spec_bench.engine.model import set_torch_switches
 from spec_bench.measure import provenance
 from spec_bench.measure.provenance import (
-    MachineMonitor,
+    LoadAndClockMonitor,
     read_cpu_mhz,
     read_git_state,
     read_gpu_states,
@@ -99,7 +99,7 @@ def test_a_clock_is_the_mean_of_the_processors_listed_and_a_driver_is_its_module
 
 
 def test_the_load_is_the_systems_if_it_has_one_and_a_reading_is_cheap(monkeypatch):
-    with MachineMonitor("cpu") as machine:
+    with LoadAndClockMonitor("cpu") as machine:
         machine.begin_window()
         taken = []
         for _ in range(50):
@@ -111,7 +111,7 @@ def test_the_load_is_the_systems_if_it_has_one_and_a_reading_is_cheap(monkeypatc
         assert machine.end_window()["load_average"] == 2.5
     monkeypatch.delattr(os, "getloadavg")
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with MachineMonitor("cuda") as machine:
+    with LoadAndClockMonitor("cuda") as machine:
         machine.begin_window()
         read = machine.end_window()
         assert (read["load_average"], read["clock_mhz"]) == (None, None)
@@ -126,7 +126,7 @@ def test_the_share_of_a_window_is_of_the_thread_that_waited_longest_for_a_core(m
     own = {"perf_counter": lambda: next(clock), "time": lambda: 9.0}
     monkeypatch.setattr(provenance, "time", SimpleNamespace(**own))
     provenance.warn_once_of_busy_cores.cache_clear()
-    machine = MachineMonitor("cpu")
+    machine = LoadAndClockMonitor("cpu")
     machine.begin_window()
     read = machine.end_window()
     assert (read["core_wait"], read["ended_at"]) == (pytest.approx(0.5), 9.0)
@@ -149,7 +149,7 @@ def test_a_thread_that_finds_no_core_is_seen_to_wait(monkeypatch):
         os.sched_setaffinity(busy.pid, core)
         os.sched_setaffinity(0, core)
         time.sleep(0.1)
-        with MachineMonitor("cpu") as machine:
+        with LoadAndClockMonitor("cpu") as machine:
             machine.begin_window()
             until = time.perf_counter() + 0.5
             while time.perf_counter() < until:
@@ -165,10 +165,10 @@ def test_the_clock_of_a_gpu_is_its_own(monkeypatch):
     stand_in = StandInNvml([Curve("steady"), Curve("steady")])
     monkeypatch.setitem(sys.modules, "pynvml", stand_in)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    with MachineMonitor("cuda", (0,)) as machine:
+    with LoadAndClockMonitor("cuda", (0,)) as machine:
         machine.begin_window()
         assert machine.end_window()["clock_mhz"] == 1001
-    with MachineMonitor("cuda") as machine:
+    with LoadAndClockMonitor("cuda") as machine:
         machine.begin_window()
         assert machine.end_window()["clock_mhz"] == 1000.5
     assert stand_in.started == 0

@@ -12,7 +12,7 @@ from spec_bench.jobs import app
 from spec_bench.jobs.config.flags import parse_job_arguments
 from spec_bench.records import checksums
 from spec_bench.system import files
-from spec_bench.system.redaction import KEY, RedactedLogRecord
+from spec_bench.system.redaction import SERVER_KEY_VARIABLE, RedactedLogRecord
 from tests.commands import report
 from tests.server.completions import Completions, serving
 
@@ -81,7 +81,7 @@ def test_a_config_and_a_plan_are_shown_without_keys(tmp_path, monkeypatch, capfd
 def test_planted_keys_are_in_no_file_and_no_line_of_output(family, tmp_path, monkeypatch, capfd):
     target = tmp_path / "models" / PLANTED["the target's path"] / "target"
     shutil.copytree(family / "target", target)
-    monkeypatch.setenv(KEY, PLANTED["the environment"])
+    monkeypatch.setenv(SERVER_KEY_VARIABLE, PLANTED["the environment"])
     monkeypatch.chdir(tmp_path)
     results = tmp_path / "results"
     option, variable, model, path, _, _, password, query = PLANTED.values()

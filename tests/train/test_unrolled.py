@@ -180,7 +180,7 @@ def trainee(kind, guesses=K, **given):
 def training(folder, kind, steps, processes=None, **given):
     text = two_streams(48, 14)
     made = tiny.settings(folder, "medusa", K, learning_rate=1e-2, kind_of_head=kind)
-    learner = trainee(kind, steps=given.pop("learned", None), **given)
+    learner = trainee(kind, learned_steps=given.pop("learned", None), **given)
     target = target_of(kind)
     layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}  # it has one block
     layers = layers.get("eagle3" if kind == "p_eagle" else kind, (-1,))

@@ -12,7 +12,7 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.server.endpoint import ServerClient
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
-from spec_bench.system.redaction import KEY
+from spec_bench.system.redaction import SERVER_KEY_VARIABLE
 
 SERVER = "server"
 """In place of a device and of a library whose version is not known yet."""
@@ -113,7 +113,7 @@ def build_server_client(settings: ServerSettings, cell: Cell) -> ServerClient:
     return ServerClient(
         settings.url or "",
         settings.model or cell.settings["server"]["model"],
-        os.environ.get(KEY, "").strip(),
+        os.environ.get(SERVER_KEY_VARIABLE, "").strip(),
         expects_ids=settings.tokens == "ids",
         kind=settings.kind,
         timeout_s=settings.timeout_s,

@@ -35,7 +35,7 @@ from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import EnergyMetering, find_torch_gpu_indices
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import (
-    MachineMonitor,
+    LoadAndClockMonitor,
     PeakMemoryMonitor,
     collect_provenance,
     format_device_count_and_model,
@@ -153,7 +153,7 @@ def _run_cells(
     shows_progress = settings.request.sink.progress and is_first
     energy_metering = stack.enter_context(EnergyMetering(settings))
     job_machine = stack.enter_context(
-        MachineMonitor(settings.device, find_torch_gpu_indices(settings))
+        LoadAndClockMonitor(settings.device, find_torch_gpu_indices(settings))
     )
     tokenizer, token_count = models.load_pair_tokenizer(settings.pair)
     prompts = JobPrompts.from_settings(settings, tokenizer)

@@ -34,7 +34,7 @@ from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore, ModelDigests, Repeats
 from spec_bench.jobs.work.metering import EnergyMetering
 from spec_bench.jobs.work.prompts import JobPrompts
-from spec_bench.measure.provenance import MachineMonitor, PeakMemoryMonitor
+from spec_bench.measure.provenance import LoadAndClockMonitor, PeakMemoryMonitor
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, PromptError, Reason, Request
 from spec_bench.server.decoder import UnansweredError
@@ -151,7 +151,7 @@ class Session:
     pending: Sequence[CellRun]  # those without a complete result
     prompts: JobPrompts
     metering: EnergyMetering  # its energy meter, open
-    machine: MachineMonitor  # what it runs on
+    machine: LoadAndClockMonitor  # what it runs on
     baseline_timings: Timings = field(default_factory=dict)  # every timing of the baseline
     # a pass's seconds now over those when the threads were chosen
     measure_slowdown: Callable[[], float] = lambda: 1.0
