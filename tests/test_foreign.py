@@ -76,7 +76,7 @@ def test_an_answer_that_came_in_one_chunk_has_nothing_left_to_decode(tmp_path):
     choice = {**CHOICE, "new_tokens": [1], "accept_lengths": []}
     times = {"wall_time": [0.2], "prefill_time": [0.2], "decode_time": [0.0]}
     path.write_text(json.dumps({"question_id": 1, "choices": [{**choice, **times}]}))
-    assert read_answer_file(path).answers[0].decode_s == 0.0
+    assert read_answer_file(path).generations[0].decode_s == 0.0
 
 
 def first_row(path):
