@@ -15,7 +15,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model_spec import COMPILERS
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree
-from spec_bench.vocabulary.decoders import load_decoder
+from spec_bench.vocabulary.decoders import load_decoder_settings
 from tests.heads import heads_of
 
 CONF = Path(__file__).parent.parent / "conf"
@@ -86,7 +86,7 @@ def decoder_names():
 
 @functools.cache
 def config_of(name):
-    return load_decoder([CONF], name)
+    return load_decoder_settings([CONF], name)
 
 
 def decoder_settings(name, spec=None):

@@ -184,7 +184,7 @@ def test_an_import_that_points_the_wrong_way_is_found(layer, source):
         ("import spec_bench.settings.registry, spec_bench.vocabulary.spec", {"hydra", "pydantic"}),
         (
             "from spec_bench.vocabulary import columns, names; import spec_bench.system.files, "
-            "spec_bench.records.types; names.get_printed_name('eagle3_sd')",
+            "spec_bench.records.types; names.get_decoder_or_task_title('eagle3_sd')",
             {"torch", "pandas", "numpy"},
         ),
         ("import spec_bench.report.cli.command_line", {"torch"}),

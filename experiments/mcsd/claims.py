@@ -12,7 +12,7 @@ from spec_bench.report.claims.ask import (
 )
 from spec_bench.report.claims.contrast import Difference, compute_difference
 from spec_bench.report.claims.verdict import Check, p_value_of_all, p_value_of_most
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 SEARCHES = ("mcsd-search", "mcsd-search-monotone")
 BOTH = ("block_efficiency", "token_rate")
@@ -262,7 +262,7 @@ def _gains(asked, left, right):
 
 
 def _falls(spec):
-    widths = parse(spec).widths or ()
+    widths = parse_tree_spec(spec).widths or ()
     return widths == tuple(sorted(widths, reverse=True))
 
 
@@ -273,9 +273,9 @@ def _rules(ask, text, left, right):
 
 def _mirrored(asked, left, right):
     """Trees whose widths fall, against those of the same widths in rising order."""
-    rising = {parse(row["spec"]).widths: row for row in right}
+    rising = {parse_tree_spec(row["spec"]).widths: row for row in right}
     for row in left:
-        widths = parse(row["spec"]).widths or ()
+        widths = parse_tree_spec(row["spec"]).widths or ()
         mirror = widths[::-1]
         if _falls(row["spec"]) and widths != mirror and mirror in rising:
             yield [row], [rising[mirror]]

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from spec_bench.report.data.rows import drop_duplicate_cells, format_prompt_count
+from spec_bench.report.data.rows import drop_duplicates_with_fewer_prompts, format_prompt_count
 from spec_bench.report.figures.grid import Axis, draw_panels
 from spec_bench.report.figures.style import GREY
 
@@ -47,7 +47,7 @@ def figure_4(cells):
     rows = rows[two & (rows.decoder == "mcsd_wor")]
     stages = rows.stage.fillna("confirm") if "stage" in rows else "confirm"
     # Both stages in one picture, though each has prompts of its own.
-    rows = drop_duplicate_cells(
+    rows = drop_duplicates_with_fewer_prompts(
         rows.assign(stage=stages).drop(columns="prompts_digest", errors="ignore")
     )
     rows = rows.sort_values(["pair", "task", "temperature"], kind="stable")

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.metrics.interval import FEWEST, Interval, clip_to_column
+from spec_bench.metrics.interval import FEWEST, Interval, clip_or_drop_ends
 from spec_bench.metrics.intervals import (
     bootstrap_interval,
     mean_interval,
@@ -38,7 +38,7 @@ from spec_bench.metrics.intervals import (
     ratio_interval,
     ratio_intervals,
     score_interval,
-    widen_like_tau,
+    widen_to_tau_width,
 )
 from spec_bench.metrics.metric import PromptSums, compute_interval
 from spec_bench.metrics.quality import Bleu
@@ -93,7 +93,7 @@ def _gap(columns: Array) -> float:
 
 
 def _printed(name: str, found: Interval | None) -> Interval | None:
-    return found and clip_to_column(name, found)
+    return found and clip_or_drop_ends(name, found)
 
 
 def _rate(name: str, above: str, below: str) -> Quantity:
@@ -333,7 +333,11 @@ def measure_rare(kind: str, prompts: int, simulations: int) -> Iterator[str]:
         for name, new, old in (
             ("block efficiency", own, bare),
             ("gap", gap and gap.tested, less),
-            ("speed-up", clip_to_column("speedup", widen_like_tau(speed, own, "speedup")), speed),
+            (
+                "speed-up",
+                clip_or_drop_ends("speedup", widen_to_tau_width(speed, own, "speedup")),
+                speed,
+            ),
         ):
             found[name].append(new)
             alone[name].append(old)

@@ -46,7 +46,7 @@ from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
 from spec_bench.verify.simulated import solve_uniform_acceptance
 from spec_bench.vocabulary.published import pivot_numbers, read_published
-from spec_bench.vocabulary.spec import parse as parse_tree
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "experiments" / "rsd" / "reference.csv"
@@ -99,7 +99,7 @@ def simulated_settings(row: Published) -> dict[str, Any]:
         tau = float(row["block_efficiency"])
         settings["verifier"] = {
             "rule": "simulated",
-            "acceptance": solve_uniform_acceptance(tau, parse_tree(spec).depth),
+            "acceptance": solve_uniform_acceptance(tau, parse_tree_spec(spec).depth),
             "computed": settings["verifier"],
         }
     return settings

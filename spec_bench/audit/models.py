@@ -44,7 +44,7 @@ from spec_bench.server.endpoint import ServerClient
 from spec_bench.settings.configs import list_conf_dirs
 from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import SERVER_KEY_VARIABLE
-from spec_bench.vocabulary.decoders import load_decoder
+from spec_bench.vocabulary.decoders import load_decoder_settings
 
 if TYPE_CHECKING:
     from spec_bench.tasks import Task
@@ -265,7 +265,7 @@ def parse_decoders_without_heads(decoders: str) -> dict[str, DecoderConfig]:
     configs = {}
     for text in filter(None, map(str.strip, decoders.split(","))):
         name, _, spec = text.partition(":")
-        settings = load_decoder(list_conf_dirs(), name)
+        settings = load_decoder_settings(list_conf_dirs(), name)
         configs[text] = read_decoder(apply_tree_shorthand(settings, spec or None))
         if configs[text].heads:
             raise UsageError(f"decoder {name!r} needs heads: leave it out")

@@ -41,7 +41,7 @@ from spec_bench.verify.base import (
     rule,
 )
 from spec_bench.vocabulary.decoders import DISPLAY
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 
 def are_compatible(drafter: type[Drafter], policy: type[Policy]) -> bool:
@@ -307,7 +307,7 @@ def apply_tree_shorthand(settings: Mapping[str, Any], spec: str | int | None) ->
         name = _read_block(settings, "tree").get("policy")
         kind = policy.find(name, "tree.policy")
         text = str(spec).strip()
-        shorthand = parse(text) if text else None
+        shorthand = parse_tree_spec(text) if text else None
         sizes = kind.parse_spec(shorthand) if shorthand and shorthand.form in kind.forms else None
         if sizes is None:
             fault = f"spec {format_value(text)} does not fit its tree policy {name!r}"

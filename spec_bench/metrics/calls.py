@@ -202,7 +202,7 @@ def compute_acceptance_lengths(
 
 
 @dataclass(frozen=True)
-class PositionRange:
+class ContextLengthRange:
     """Positions from ``first`` up to twice as many."""
 
     first: int  # a power of two, or 0 for the first position
@@ -216,7 +216,9 @@ class PositionRange:
         return max(2 * self.first - 1, 0)
 
 
-def compute_tokens_per_call_by_position(generations: Iterable[Generation]) -> list[PositionRange]:
+def compute_tokens_per_call_by_context_length(
+    generations: Iterable[Generation],
+) -> list[ContextLengthRange]:
     """Computes each range in which some call stands, in order; none where prompts' lengths are not
     known.
     """
@@ -238,5 +240,5 @@ def compute_tokens_per_call_by_position(generations: Iterable[Generation]) -> li
     for start in sorted(sums_by_first):
         token_counts, calls = zip(*sums_by_first[start].values(), strict=True)
         interval = ratio_interval(token_counts, calls)
-        ranges.append(PositionRange(start, sum(calls), len(calls), interval))
+        ranges.append(ContextLengthRange(start, sum(calls), len(calls), interval))
     return ranges

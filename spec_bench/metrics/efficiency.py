@@ -214,7 +214,7 @@ def describe_deciding_stalls(cell: CellRecords) -> str | None:
     counts = [sum(map(sum, flag_stalled_windows(side))) for side in sides]
     if not any(counts):
         return None
-    columns = [column for side in sides for column in _get_tokens_and_unstalled_s(side)]
+    columns = [column for side in sides for column in _compute_tokens_and_unstalled_s(side)]
     measured_speedup = speedup(cell)
     usual = rate_ratio_interval(*columns)
     middle = speedup_median(cell)
@@ -247,7 +247,9 @@ def describe_disturbance(cell: CellRecords, slowdown: float) -> str:
     return f"disturbed: threads waited for a core {waited_s / seconds:.1%} of the time"
 
 
-def _get_tokens_and_unstalled_s(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:
+def _compute_tokens_and_unstalled_s(
+    repeats: Repeats,
+) -> tuple[list[list[float]], list[list[float]]]:
     """Tokens, and seconds with the usual ones in place of every stalled window's."""
     usual = _median_call_s(repeats)
     tokens = [[float(generation.decoded) for generation in repeat] for repeat in repeats]
@@ -291,7 +293,7 @@ def _list_delivery_latencies(latency: str, windows: Sequence[Generation]) -> lis
     ]
 
 
-def has_mostly_bursts(windows: Sequence[Generation]) -> bool:
+def has_mostly_simultaneous_chunks(windows: Sequence[Generation]) -> bool:
     """Whether most chunks came at once with the one before, sooner than any pass can take."""
     gaps = _list_delivery_latencies("chunk_gap_s", windows)
     return sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
@@ -320,7 +322,7 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
 
 
 @metric("block_efficiency_source")
-def describe_call_sources(generations: Sequence[Generation]) -> str | None:
+def describe_call_count_sources(generations: Sequence[Generation]) -> str | None:
     """Where the target calls are known from; if that differs, with the number of prompts."""
     counts = Counter(
         generation.delivery.counted for generation in generations if generation.delivery

@@ -80,7 +80,7 @@ class Interval:
 # What an interval may say of a column: nothing that the number cannot be, and not everything.
 
 
-def clip_to_column(column_name: str, interval: Interval) -> Interval:
+def clip_or_drop_ends(column_name: str, interval: Interval) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
     column = find_column(column_name)
     smallest, largest = column.limits if column else (None, None)

@@ -326,7 +326,7 @@ def interval_where_few_differ(
     return replace(interval, shrinks=0.75 if unlike else 1.0)
 
 
-def widen_like_tau(interval: Interval, tau: Interval | None, column_name: str) -> Interval:
+def widen_to_tau_width(interval: Interval, tau: Interval | None, column_name: str) -> Interval:
     """A column's interval with ends at least as far, as a share, as those of tokens per call where
     few prompts differ in these: a prompt to come with more of them is as much faster. A speed-up's
     own ends do not count where they are too far apart to say anything: seconds that stall are told

@@ -170,7 +170,7 @@ def get_or_register_column(name: str, facts: Mapping[str, Any]) -> Column:
     return columns.register_column(Column(name, **facts)) if facts else columns.get_column(name)
 
 
-def _declare_metric(
+def _make_metric_and_column(
     name: str,
     function: Callable[[Any], Number],
     of_cell: bool = False,
@@ -180,7 +180,7 @@ def _declare_metric(
     return Metric(get_or_register_column(name, facts), function, of_cell, sums)
 
 
-metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare_metric)
+metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _make_metric_and_column)
 """The metrics of records; scores of texts are in ``quality``."""
 
 

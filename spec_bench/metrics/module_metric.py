@@ -74,7 +74,7 @@ class ModuleScore:
             and not takes_several
             and any(len(prompt_references) > 1 for prompt_references in references)
         )
-        values, signature = self._call_module(predictions, golds, **options)
+        values, signature = self._compute_values_and_signature(predictions, golds, **options)
         numbers = {key: value for key, value in values.items() if _is_number(value)}
         lists = {
             key: value
@@ -84,7 +84,7 @@ class ModuleScore:
             and all(map(_is_number, value))
         }
         if lists:  # with twice the prompts, one with a number per prompt has twice the length
-            doubled_score, _ = self._call_module(
+            doubled_score, _ = self._compute_values_and_signature(
                 [*predictions, *predictions], [*golds, *golds], **options
             )
             means = {k: np.mean(v) for k, v in lists.items() if len(doubled_score[k]) == 2 * len(v)}
@@ -98,7 +98,7 @@ class ModuleScore:
         says = (self._origin, signature, "references:first" if takes_first else "")
         return columns, f"{self.name} " + "|".join(filter(None, says))
 
-    def _call_module(
+    def _compute_values_and_signature(
         self,
         predictions: Sequence[str],
         golds: Sequence[Any],

@@ -12,7 +12,7 @@ from typing import Any
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.published import find_pair_spellings, read_all_published
 
-_SCORES = frozenset(columns.list_column_names("score"))
+_SCORES = frozenset(columns.list_column_names_of_kind("score"))
 _CELL = itemgetter("decoder", "task", "target", "draft")
 _LINE = (
     "{} on {}: plain decoding's {} is {:.3f} [{:.3f}, {:.3f}] (99%) on {:g} prompts, answers of "
@@ -20,7 +20,7 @@ _LINE = (
 )
 
 
-def find_printed_plain_scores(row: Mapping[str, Any]) -> dict[str, float]:
+def find_published_baseline_scores(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns what papers print of the scores of a row of plain decoding, by column; nothing of
     other decoders, nor of a pair that no paper has.
     """
@@ -35,14 +35,14 @@ def find_printed_plain_scores(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def compare_plain_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
+def iter_published_baseline_comparisons(row: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each printed score of which plain decoding's row has an interval: both,
     whether the printed one lies outside of the 99% interval, the lengths of answers and prompts.
     """
     import pandas as pd
     from scipy.special import stdtrit
 
-    for name, value in find_printed_plain_scores(row).items():
+    for name, value in find_published_baseline_scores(row).items():
         column = columns.get_column(name)
         count, tokens, score, *ends, prompt = pd.to_numeric(
             [

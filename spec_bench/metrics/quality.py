@@ -102,13 +102,13 @@ class MeanScore(Score):
         return {self.name: mean_interval(best)}
 
 
-def _declare_score(name: str, kind: type[Score], **facts: Any) -> type[Score]:
+def _register_score_column(name: str, kind: type[Score], **facts: Any) -> type[Score]:
     """Facts are those of the score's column, if another package brings it."""
     get_or_register_column(name, facts)
     return kind
 
 
-SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _declare_score)
+SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _register_score_column)
 """Quality scores by the name of their first column: a task names those it is scored by."""
 
 
@@ -209,7 +209,9 @@ class ExactMatch(_SquadScore):
 
     def match(self, prediction: str, gold: str) -> float:
         """1 or 0."""
-        return float(_normalise_prediction(prediction, gold) == normalise_squad_answer(gold))
+        return float(
+            _normalise_unless_unanswerable(prediction, gold) == normalise_squad_answer(gold)
+        )
 
 
 @SCORES("f1")
@@ -220,7 +222,7 @@ class TokenF1(_SquadScore):
 
     def match(self, prediction: str, gold: str) -> float:
         """F1 of the bags of words; 1 or 0 where either side has no words."""
-        ours = _normalise_prediction(prediction, gold).split()
+        ours = _normalise_unless_unanswerable(prediction, gold).split()
         theirs = normalise_squad_answer(gold).split()
         if not ours or not theirs:
             return float(ours == theirs)
@@ -234,7 +236,7 @@ def normalise_squad_answer(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
 
 
-def _normalise_prediction(prediction: str, gold: str) -> str:
+def _normalise_unless_unanswerable(prediction: str, gold: str) -> str:
     """The normalised prediction; if there is no answer, the word that says so is made empty."""
     plain = normalise_squad_answer(prediction)
     return "" if plain == UNANSWERABLE and not gold else plain

@@ -13,8 +13,8 @@ from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import efficiency as efficiency  # likewise
 from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
-from spec_bench.metrics.interval import Interval, clip_to_column
-from spec_bench.metrics.intervals import widen_like_tau
+from spec_bench.metrics.interval import Interval, clip_or_drop_ends
+from spec_bench.metrics.intervals import widen_to_tau_width
 from spec_bench.metrics.metric import CellRecords, Number, PromptSums, compute_interval, metric
 from spec_bench.metrics.quality import SCORES, compute_score_columns, needs_references
 from spec_bench.settings.fields import describe_error
@@ -123,7 +123,7 @@ def _make_row_entries(
         return dict.fromkeys((column, *ends))
     if not isinstance(number, Interval):
         return {column: number}
-    number = clip_to_column(column, widen_like_tau(number, tau, column))
+    number = clip_or_drop_ends(column, widen_to_tau_width(number, tau, column))
     return dict(zip((column, *ends), (number.value, number.low, number.high), strict=True))
 
 

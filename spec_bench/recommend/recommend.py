@@ -207,7 +207,7 @@ class RecommendationResult:
         decoder, spec = self.cell
         if decoder == "ar":
             return [winner.decoder, f"{winner.why}, {candidate_count}"]
-        cell_name = names.format_cell_name({"decoder": decoder, "spec": spec})
+        cell_name = names.format_decoder_and_tree({"decoder": decoder, "spec": spec})
         return [
             cell_name,
             f"speed-up {winner.speed} over plain decoding, {winner.why}, {candidate_count}",
@@ -340,7 +340,7 @@ class _CandidateRunner:
         numbers = {place: pd.Series({"": np.nan}) for place in candidate_indices}
         for place, row in zip(candidate_indices, map(result_to_row, results), strict=True):
             counts = self.counts.setdefault(place, {})
-            counts |= records.get_counts(row, name) or {}
+            counts |= records.get_summed_counts(row, name) or {}
             if counts:
                 table = pd.DataFrame(counts)
                 table[""] = table.sum(axis=1)
@@ -507,7 +507,7 @@ def _align_table_columns(candidates: pd.DataFrame) -> list[str]:
 def _iter_sort_keys_and_texts(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
     """Yields each candidate's cells as (key to sort by, text)."""
     for row in candidates.to_dict("records"):
-        title = names.format_cell_name(row)
+        title = names.format_decoder_and_tree(row)
         prompts = str(row["prompts"])
         title += f", {row['doubt']}" if row["doubt"] else ""
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]

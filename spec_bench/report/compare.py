@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 from spec_bench.report.claims import select_evidence_rows
 from spec_bench.report.claims.ask import ClaimQuery, best, cells
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, correct_verdicts
-from spec_bench.report.claims.verdict import build_checks_table as checks_table
+from spec_bench.report.claims.verdict import build_checks_table as build_checks_table
 from spec_bench.report.comparison import (
     ORDER,
     RATE,
@@ -146,7 +146,7 @@ def main(options: Namespace) -> int:
         raise UsageError("compare takes a second folder, or --cells A,B of one")
     if options.cells:
         checks = compare_two_cells(options.before, options.cells, options.mixed_models)
-        Console(highlight=False).print(checks_table(checks))
+        Console(highlight=False).print(build_checks_table(checks))
         verdicts = {check.verdict for check in checks}
         if DOES_NOT_HOLD in verdicts or HOLDS in verdicts or options.allow_empty:
             return int(DOES_NOT_HOLD in verdicts)

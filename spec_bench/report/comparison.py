@@ -129,14 +129,14 @@ class ResultsComparison:
         return bool(self.failed or self.select_changes("regression"))
 
     @property
-    def compared_count(self) -> int:
+    def compared_number_count(self) -> int:
         """How many numbers have a verdict."""
         return len(self.judged) - len(self.select_changes("not judged"))
 
     @property
     def inconclusive_reason(self) -> str:
         """Returns why the comparison is no success though nothing got worse; "" of a success."""
-        if not self.compared_count:
+        if not self.compared_number_count:
             return "no number could be compared"
         is_disturbed = any(change.why.startswith("disturbed") for change in self.judged)
         return "speeds are not judged, disturbed" if is_disturbed else ""
@@ -165,7 +165,7 @@ class ResultsComparison:
         parts = [
             format_count(len(self.select_changes("regression")), "regression"),
             format_count(len(self.select_changes("improvement")), "improvement"),
-            f"{format_count(self.compared_count, 'number')} compared",
+            f"{format_count(self.compared_number_count, 'number')} compared",
         ]
         parts += [f"{open_count} not judged"] if open_count else []
         failure_text = format_count(len(self.failed), "cell")
@@ -226,7 +226,7 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
         if change.identical:
             results.append(replace(change, p=None, verdict="identical"))
         elif change.p is None:
-            results.append(_judge_without_interval(change))
+            results.append(_flag_halved_rate(change))
         else:
             with_p.append((change, change.p))
     for (change, alone), p in zip(with_p, adjust_by_holm([p for _, p in with_p]), strict=True):
@@ -242,7 +242,7 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
     return sorted(results, key=lambda change: (ORDER.index(change.verdict), change.p or 0.0))
 
 
-def _judge_without_interval(change: NumberChange) -> NumberChange:
+def _flag_halved_rate(change: NumberChange) -> NumberChange:
     """Judges a change without an interval: less than half of plain decoding's rate needs none."""
     is_halved = change.before and change.after and 2 * change.after < change.before
     doubts = (*_OTHER_PROMPTS.values(), _OTHER_MACHINE, "disturbed")

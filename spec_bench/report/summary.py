@@ -25,11 +25,11 @@ from spec_bench.report.data.rows import (
     get_remarks,
     group_rows,
     list_footnotes,
-    read_results,
+    read_results_file,
     refuse_or_separate_models,
     to_rows,
 )
-from spec_bench.report.data.seeds import POOLED, SEEDS, format_seeds, pool_seeds
+from spec_bench.report.data.seeds import POOLED, SEEDS, format_seed_list, pool_seeds
 from spec_bench.report.page.headline import make_headlines
 from spec_bench.report.page.results_table import iter_category_numbers
 from spec_bench.report.papers.paper import Paper
@@ -43,14 +43,14 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 _MAX_ROWS = 400  # rows of a task's table: a search has thousands
 
 
-def write_results_report(results: Path, folder: Path, mixed_models: bool = False) -> None:
+def write_and_print_results_report(results: Path, folder: Path, mixed_models: bool = False) -> None:
     """Writes the table with the checks, draws the figure, prints the answers. Raises ValueError:
     there is no such file, it has no rows, or the records beside it were altered.
     """
     from spec_bench.report.figures.sweep import save_sweep_picture  # matplotlib is slow to load
 
     records = RecordReader(results)
-    rows = pool_seeds(refuse_or_separate_models(read_results(results, mixed_models)), records)
+    rows = pool_seeds(refuse_or_separate_models(read_results_file(results, mixed_models)), records)
     groups = group_rows(rows)
     answers = [line.sentence for line in make_headlines(groups)]
     answer_lines = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
@@ -166,4 +166,4 @@ def _describe_group_settings(group: Group) -> str:
     prompts = format_prompt_count(group.rows) or "no prompts"
     match = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
     score_text = f", {match[0]}" if match else ""
-    return f"{prompts}, {describe_sampling(row)}, {format_seeds(row)}{score_text}"
+    return f"{prompts}, {describe_sampling(row)}, {format_seed_list(row)}{score_text}"

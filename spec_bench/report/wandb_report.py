@@ -24,9 +24,9 @@ from spec_bench.report.claims import check_claims, check_general_claims
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     Group,
-    drop_duplicate_cells,
+    drop_duplicates_with_fewer_prompts,
     find_filled_column,
-    format_group_title,
+    format_title_without_pair,
     group_rows,
     to_rows,
 )
@@ -131,7 +131,7 @@ def iter_report_blocks(
     cells = load_results(tables, mixed_models=mixed_models) if tables else None
     rows = cells.rows if cells else pd.DataFrame(columns=["task", "file"])
     rows = rows[rows.task == task] if task else rows
-    groups = group_rows(drop_duplicate_cells(rows)) if len(rows) else []
+    groups = group_rows(drop_duplicates_with_fewer_prompts(rows)) if len(rows) else []
     of_task = f" and Tags in [{task!r}]" if task else ""
     no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
     all_cells = wr.Runset(name=task or "all tasks", filters=f"{no_cell}{of_task}")
@@ -147,7 +147,7 @@ def iter_report_blocks(
         yield wr.PanelGrid(runsets=[all_cells], panels=_make_summary_panels(wr, rows))
     records = cells.records if cells else RecordReader(None)
     for file, part in rows.groupby("file", sort=False):
-        yield from _iter_experiment_blocks(wr, Path(file), part, records)
+        yield from _iter_paper_and_check_blocks(wr, Path(file), part, records)
     table_runs = wr.Runset(name="tables", filters=f"JobType = {TABLE!r}{of_task}")
     yield wr.H2("All rows")
     table = wr.WeavePanelSummaryTable(table_name="results", layout=wr.Layout(w=24, h=10))
@@ -169,7 +169,7 @@ def _make_runset(wr: ModuleType, group: Group) -> Any:
         for run_id in str(row["run_id"]).split(",")
     }
     return wr.Runset(
-        name=f"{group.rows.iloc[0].pair}: {format_group_title(group)}",
+        name=f"{group.rows.iloc[0].pair}: {format_title_without_pair(group)}",
         filters=f"ID in {[*colours]}",
         order=[wr.OrderBy(wr.SummaryMetric("speedup"))],
         run_settings={run_id: wr.RunSettings(colour) for run_id, colour in colours.items()},
@@ -187,10 +187,10 @@ def _make_summary_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
     titles |= {_JOULES: "Joules per token"}
     panels = []
     for name, title in titles.items():
-        bars = [bar for bar in (f"{name}_low", name, f"{name}_high") if _has_values(rows, bar)]
+        bars = [bar for bar in (f"{name}_low", name, f"{name}_high") if _may_have_values(rows, bar)]
         limits = {"max_runs_to_show": _MOST_RUNS, "max_bars_to_show": _MOST_RUNS}
         panels += [wr.BarPlot(title=title, metrics=bars, **limits)] if bars else []
-    if _has_values(rows, "block_efficiency") and _has_values(rows, "nodes_per_call"):
+    if _may_have_values(rows, "block_efficiency") and _may_have_values(rows, "nodes_per_call"):
         title = "Block efficiency by budget (nodes of a call)"
         panels.insert(1, wr.ScatterPlot(title=title, x="nodes_per_call", y="block_efficiency"))
     return panels
@@ -204,7 +204,7 @@ def _make_history_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
         for name, title in _list_score_titles(rows)
         if columns.find_column(name)
     }
-    if _has_values(rows, _JOULES):
+    if _may_have_values(rows, _JOULES):
         lines["prompt/energy_j"] = HISTORY["prompt/energy_j"]
     return [
         wr.LinePlot(
@@ -217,7 +217,7 @@ def _make_history_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
     ]
 
 
-def _has_values(rows: pd.DataFrame, name: str) -> bool:
+def _may_have_values(rows: pd.DataFrame, name: str) -> bool:
     """Returns whether some row has a value in a column; without rows any run may."""
     return rows.empty or find_filled_column(rows, [name]) is not None
 
@@ -225,10 +225,12 @@ def _has_values(rows: pd.DataFrame, name: str) -> bool:
 def _list_score_titles(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Lists the scores that some row has, with their titles; without rows all of ours."""
     present = columns.get_columns(rows.columns) if len(rows) else columns.COLUMNS
-    return [(c.name, c.title) for c in present if c.kind == "score" and _has_values(rows, c.name)]
+    return [
+        (c.name, c.title) for c in present if c.kind == "score" and _may_have_values(rows, c.name)
+    ]
 
 
-def _iter_experiment_blocks(
+def _iter_paper_and_check_blocks(
     wr: ModuleType,
     file: Path,
     rows: pd.DataFrame,

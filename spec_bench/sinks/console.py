@@ -21,7 +21,7 @@ from spec_bench.sinks.rows import result_to_row
 from spec_bench.system.groups import group_by_key, make_in_groups
 from spec_bench.system.printable import redact_and_escape
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.names import format_cell_name, summarise_doubts
+from spec_bench.vocabulary.names import format_decoder_and_tree, summarise_doubts
 from spec_bench.vocabulary.numbers import format_interval
 
 _SWEPT_COLUMNS = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
@@ -166,7 +166,7 @@ def print_results(
         console.print(Text(f"{'* ' * (note == MEANING)}{note}"))
     for row in rows:
         if row["status"] == "failed":
-            message = Text(f"failed: {format_cell_name(row)}: {row['reason']}", style="red")
+            message = Text(f"failed: {format_decoder_and_tree(row)}: {row['reason']}", style="red")
             console.print(message, soft_wrap=wraps_softly)
     for doubt in summarise_doubts(rows):
         console.print(Text(doubt), soft_wrap=wraps_softly)
@@ -194,7 +194,7 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     row_count = len(rows)
     rows = _group_and_keep_fastest_rows(rows)
     cell_names = [
-        f"{format_cell_name(row)}{_LOSSLESS_SUFFIXES.get(row['lossless'], '')}" for row in rows
+        f"{format_decoder_and_tree(row)}{_LOSSLESS_SUFFIXES.get(row['lossless'], '')}" for row in rows
     ]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")

@@ -210,7 +210,7 @@ def merge_results_csv(
 def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes screened rows: columns that tell cells apart, and some numbers in five digits."""
     shown_names = {
-        *columns.list_column_names("identity", "setting", "state", "score"),
+        *columns.list_column_names_of_kind("identity", "setting", "state", "score"),
         *_SCREENED_COLUMNS,
     }
     filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
@@ -261,7 +261,7 @@ def find_superseded_ids(
     seconds when a cell's last job ended; a row that it lacks is older. ``job_end_times`` maps them
     to the same by the jobs' places.
     """
-    labels_and_settings = columns.list_column_names("identity", "setting")
+    labels_and_settings = columns.list_column_names_of_kind("identity", "setting")
     names = [name for name in labels_and_settings if name not in _NOT_VARIED]
 
     # Rows must agree in labels, and in prompts unless one failed.

@@ -141,7 +141,7 @@ def log_cell(sink: WandbSink, cell: LoggedCell) -> None:
             for step in range(note["steps"], len(lines)):
                 wandb_run.log(lines[step], step=step)
             numbers = {name: value for name, value in result.metrics.items() if value is not None}
-            state = {name: row[name] for name in columns.list_column_names("state")}
+            state = {name: row[name] for name in columns.list_column_names_of_kind("state")}
             reset = {"prompts_failed": 0} if note["steps"] else {}
             wandb_run.summary.update({**reset, **numbers, **state})
         note.update(content=result.status, steps=max(note["steps"], len(lines)))

@@ -77,7 +77,7 @@ OURS = frozenset(COLUMNS)  # without other packages' columns
 
 
 @cache
-def _import_metrics() -> None:
+def _import_other_metrics() -> None:
     """Imports other packages' metrics, which register their columns."""
     list(Registry("metric", "spec_bench.metrics"))
 
@@ -96,7 +96,7 @@ def register_column(column: Column) -> Column:
 def get_column(name: str) -> Column:
     """Returns the column of a name, ours or another package's. Raises UsageError: there is none."""
     if find_column(name) is None:
-        _import_metrics()
+        _import_other_metrics()
     if (found_column := find_column(name)) is None:
         names = ", ".join(column.name for column in COLUMNS)
         raise UsageError(f"no column {name!r}; columns: {names}")
@@ -113,7 +113,7 @@ def list_columns_of_kind(*kinds: Kind) -> list[Column]:
     return [column for column in COLUMNS if column.kind in kinds]
 
 
-def list_column_names(*kinds: Kind) -> list[str]:
+def list_column_names_of_kind(*kinds: Kind) -> list[str]:
     """Returns the names of the columns of these kinds, in the file's order."""
     return [column.name for column in list_columns_of_kind(*kinds)]
 
@@ -154,7 +154,7 @@ def get_columns(names: Iterable[str]) -> list[Column]:
     distinct_names = dict.fromkeys(names)
     own_names = define_all_column_names()
     if not own_names.keys() >= distinct_names.keys():
-        _import_metrics()
+        _import_other_metrics()
         own_names = define_all_column_names()
     known_columns = [column for column in COLUMNS if column.name in distinct_names]
     options: dict[str, Any] = {

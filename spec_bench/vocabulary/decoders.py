@@ -26,7 +26,7 @@ from spec_bench.settings.fields import format_suggestion, format_value, to_one_l
 from spec_bench.settings.registry import scan_registrations
 from spec_bench.settings.validation import read_settings
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 ColourName = Literal["blue", "vermillion", "green", "purple", "orange", "sky", "black"]
 Marker = Literal["o", "s", "^", "D", "v", "P", "X"]
@@ -105,17 +105,17 @@ def find_canonical_name(name: str) -> str:
     return str(display.get("same_as") or name) if isinstance(display, Mapping) else name
 
 
-def check_decoder_exists(name: str) -> None:
+def require_decoder(name: str) -> None:
     """Raises UsageError, with the choices, if no YAML has the decoder or its parts."""
     if find_decoder(name) is None:
-        load_decoder(list_conf_dirs(), name)
+        load_decoder_settings(list_conf_dirs(), name)
 
 
 @functools.cache
-def check_tree(decoder: str, policy: str, spec: str) -> None:
+def refuse_unfit_tree(decoder: str, policy: str, spec: str) -> None:
     """Raises UsageError if a decoder's tree policy is one of ours and refuses the shorthand."""
     facts = scan_registrations("spec_bench.tree", "policy").get(policy)
-    if facts and (not spec or parse(spec).form not in ast.literal_eval(facts["forms"])):
+    if facts and (not spec or parse_tree_spec(spec).form not in ast.literal_eval(facts["forms"])):
         raise UsageError(
             f"decoder {format_value(decoder)}: spec {format_value(spec)} does not fit its tree "
             f"policy {policy!r}, which takes {ast.literal_eval(facts['takes'])}"
@@ -150,7 +150,7 @@ def strip_display(decoder: Mapping[str, Any], file: str = "") -> dict[str, Any]:
     return settings
 
 
-def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
+def load_decoder_settings(folders: Sequence[Path], name: str) -> dict[str, Any]:
     """Reads ``decoder/NAME.yaml`` of the first config folder that has it, without its display."""
     paths = find_configs("decoder", folders)
     if name not in paths:

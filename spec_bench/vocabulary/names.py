@@ -82,7 +82,7 @@ def get_task_title(name: str) -> str:
     return TASKS.get(name, name)
 
 
-def format_cell_name(row: Mapping[str, Any]) -> str:
+def format_decoder_and_tree(row: Mapping[str, Any]) -> str:
     """Returns decoder and tree of a row; a baseline has no tree."""
     return f"{row['decoder']} {row['spec']}".removesuffix(" -") + format_row_suffix(row)
 
@@ -133,6 +133,6 @@ def combine_names(decoder: str, drafter: object = None, verifier: object = None)
     return "_".join(part for part in parts if isinstance(part, str))
 
 
-def get_printed_name(name: str) -> str:
+def get_decoder_or_task_title(name: str) -> str:
     """Returns a decoder's or task's name in print; any other name as it is."""
     return TASKS.get(name) or get_decoder_style(name).title

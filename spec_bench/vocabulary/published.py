@@ -14,7 +14,7 @@ from spec_bench.settings.configs import find_configs, list_experiments_dirs, rea
 from spec_bench.settings.fields import format_suggestion
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import iter_csv_lines
-from spec_bench.vocabulary.decoders import check_decoder_exists, check_tree, get_decoder_parts
+from spec_bench.vocabulary.decoders import get_decoder_parts, refuse_unfit_tree, require_decoder
 from spec_bench.vocabulary.numbers import format_count
 
 FILE = "reference.csv"
@@ -107,9 +107,11 @@ def _check_published_row(row: Row, choices_by_column: Mapping[str, Sequence[str]
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
             got = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
             raise UsageError(f"{names.partition(',')[0]} must be {wording}; got {got}")
-    check_decoder_exists(row["decoder"])
+    require_decoder(row["decoder"])
     if row["spec"]:
-        check_tree(row["decoder"], get_decoder_parts(row["decoder"]).tree_policy, row["spec"])
+        refuse_unfit_tree(
+            row["decoder"], get_decoder_parts(row["decoder"]).tree_policy, row["spec"]
+        )
 
 
 def pivot_numbers(numbers: Iterable[Row]) -> list[Row]:

@@ -72,7 +72,7 @@ class Spec:
             )
 
 
-def parse(text: str | int) -> Spec:
+def parse_tree_spec(text: str | int) -> Spec:
     """Parses a shorthand; a text of no other form is a name. Raises UsageError: it is empty."""
     text = str(text).strip()
     if not text:

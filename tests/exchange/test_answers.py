@@ -19,7 +19,7 @@ from spec_bench.report.data.categories import (
     group_prompts_by_category,
 )
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.data.rows import group_rows, read_results
+from spec_bench.report.data.rows import group_rows, read_results_file
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.summary import iter_category_tables_markdown
 from spec_bench.system import files
@@ -69,17 +69,17 @@ def test_what_we_write_and_read_back_has_the_same_numbers(ours):
     assert write_ours([str(ours)]) == 0
     folder = ours.parent / "answers" / "run_1"
     table = read(folder / "ar.jsonl", folder / "sd-3.jsonl", "ours", ours.parents[1])
-    back, records, again = read_results(table), RecordReader(ours), RecordReader(table)
+    back, records, again = read_results_file(table), RecordReader(ours), RecordReader(table)
     assert back.harness.tolist() == ["ours", "ours"]
     names = ("block_efficiency", "token_rate", "token_rate_end_to_end")
     for (one, two), name in product(zip(("ar", "sd"), back.run_id, strict=True), names):
         first, second = (
-            records.get_counts({"run_id": one}, name),
-            again.get_counts({"run_id": two}, name),
+            records.get_summed_counts({"run_id": one}, name),
+            again.get_summed_counts({"run_id": two}, name),
         )
         sums = [np.sum([*each.values()], axis=0) for each in (first, second)]
         assert sums[1] == pytest.approx(sums[0], rel=1e-12) and sums[0].all()
-    (own,), (mine,) = group_rows(read_results(ours)), group_rows(back)
+    (own,), (mine,) = group_rows(read_results_file(ours)), group_rows(back)
     _, (_, first) = compute_numbers_by_category(
         own, group_prompts_by_category(own, records), records
     )
@@ -134,7 +134,7 @@ def test_the_speed_up_of_spec_benchs_own_script_stands_beside_ours(tmp_path, cap
         return written(tmp_path / f"{name}.jsonl", *lines)
 
     table = read(answered("vanilla", 2.0, 4.0), answered("sps", 1.0, 4.0), "spec_bench", tmp_path)
-    assert read_results(table).speedup[1] == pytest.approx(1.2)
+    assert read_results_file(table).speedup[1] == pytest.approx(1.2)
     (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith("sps: "))
     assert "1.20 by sums" in line and "1.67 as Spec-Bench's" in line
 
@@ -144,7 +144,7 @@ def test_files_with_idxs_know_the_number_of_calls_alone(tmp_path, capsys):
     questions = written(tmp_path / "question.jsonl", *kinds)
     other = peers(tmp_path / "ea.jsonl", 1, 50.0, "eagle")
     base = peers(tmp_path / "base.jsonl", 0, 20.0, "eagle")
-    rows = read_results(read(base, other, "eagle", tmp_path, "--questions", str(questions)))
+    rows = read_results_file(read(base, other, "eagle", tmp_path, "--questions", str(questions)))
     tokens = sum(30 + n + 20 for n in range(30))
     calls = sum((30 + n) // 2 + 10 for n in range(30))
     assert rows.block_efficiency[1] == pytest.approx(tokens / calls)
@@ -191,7 +191,7 @@ def test_questions_that_one_file_alone_answers_are_named(tmp_path, capsys):
     base, other = (peers(tmp_path / name, 0, 20.0) for name in ("base.jsonl", "eagle.jsonl"))
     lines = other.read_text(encoding="utf-8").splitlines(keepends=True)
     other.write_text("".join(lines[:-2]), encoding="utf-8")
-    assert read_results(read(base, other, "eagle", tmp_path)).prompts.tolist() == [28, 28]
+    assert read_results_file(read(base, other, "eagle", tmp_path)).prompts.tolist() == [28, 28]
     (line,) = (e for e in capsys.readouterr().out.splitlines() if "left out" in e)
     assert line.startswith("ar: ") and line.endswith("108, 109")
 

@@ -25,9 +25,9 @@ from spec_bench.records import cell_folder
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.report.papers.items import list_recipe_cells
 from spec_bench.settings.configs import get_conf_dir, list_conf_dirs
-from spec_bench.vocabulary.decoders import load_decoder
+from spec_bench.vocabulary.decoders import load_decoder_settings
 from spec_bench.vocabulary.names import get_decoder_style
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 from tests import warm
 from tests.commands import fit as fit_tree
 from tests.jobs.tiny import cut, eagle_heads, main, overrides, rows_of, tokens_of
@@ -132,7 +132,7 @@ def listed(*words):
 def test_every_tree_of_a_budget_or_length_has_just_that_size(group, size, number, least):
     cells = yaml.safe_load((get_conf_dir() / "tree_lists.yaml").read_text())[group][number]
     assert len(set(cells)) == len(cells) >= least
-    assert {getattr(parse(cell.partition(":")[2]), size) for cell in cells} == {number}
+    assert {getattr(parse_tree_spec(cell.partition(":")[2]), size) for cell in cells} == {number}
 
 
 def test_a_list_of_trees_is_named_by_its_number_or_in_a_folder_of_ones_own(tmp_path):
@@ -341,7 +341,7 @@ SAMPLING = SamplingSettings(top_p=0.95)
 
 
 def sequoia(total):
-    decoder = load_decoder(list_conf_dirs(), "sequoia")
+    decoder = load_decoder_settings(list_conf_dirs(), "sequoia")
     return Cell.from_mapping(
         {**decoder, "tree": {"policy": "fitted_list", "total": total}}, SAMPLING
     )

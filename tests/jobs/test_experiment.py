@@ -16,7 +16,7 @@ from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.records import cell_folder, checksums, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.verdict import NOT_DECIDED
-from spec_bench.report.data.rows import read_results
+from spec_bench.report.data.rows import read_results_file
 from spec_bench.sinks.rows import merge_results_csv, result_to_row
 from spec_bench.system import files
 from tests import warm
@@ -240,10 +240,10 @@ def test_a_reader_sees_every_job_that_has_ended_and_writes_nothing(tmp_path, cap
             patched.setattr(Experiment, "rebuild_tables", lambda self, wait_s: None)
             end(tmp_path, number, run_id)
     before = tables(tmp_path)
-    assert list(read_results(mine.csv).run_id) == ["a", "b", "c"]
+    assert list(read_results_file(mine.csv).run_id) == ["a", "b", "c"]
     assert tables(tmp_path) == before and not caplog.records
     mine.rebuild_tables()
-    assert list(read_results(mine.csv).run_id) == ["a", "b", "c"]
+    assert list(read_results_file(mine.csv).run_id) == ["a", "b", "c"]
     assert [run_id for run_id, _ in recorded(tmp_path)] == ["a", "b", "c"]
 
 

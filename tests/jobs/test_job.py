@@ -462,7 +462,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
         f"{baseline.run_id}/again"
     )
     assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
-    rows = {row["run_id"]: row for row in table_rows.to_rows(table_rows.read_results(table))}
+    rows = {row["run_id"]: row for row in table_rows.to_rows(table_rows.read_results_file(table))}
     pair = ((rows[added.run_id],), (rows[baseline.run_id],))
     gap = compute_difference([[pair]], "token_rate", RecordReader(table))
     assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)

@@ -409,7 +409,7 @@ def staying(worker):
 
 @pytest.fixture
 def world(tmp_path):
-    if sys.platform != "linux" or (lost := PassAt1().describe_limitations()):
+    if sys.platform != "linux" or (lost := PassAt1().probe_sandbox_limitations()):
         pytest.skip(lost if sys.platform == "linux" else "Linux only")
     with subprocess.Popen(["sleep", "600"]) as process:
         yield (made := World(tmp_path, process))
@@ -447,7 +447,7 @@ def harmless(name, hook, world, patched):
 HELD = """
 from spec_bench.metrics.execution.code import PassAt1
 try:
-    print("not held:", PassAt1().describe_limitations())
+    print("not held:", PassAt1().probe_sandbox_limitations())
 except ValueError as error:
     print(error)
 """

@@ -23,7 +23,7 @@ from spec_bench.metrics.intervals import (
     score_interval,
     sign_flip_p_value,
     sum_by_clock,
-    widen_like_tau,
+    widen_to_tau_width,
 )
 from spec_bench.vocabulary import columns
 
@@ -291,14 +291,14 @@ def test_a_rate_reaches_as_far_as_tokens_per_call_where_few_prompts_differ_in_th
     tau = ratio_interval([*[10.0] * 11, 30.0], [10.0] * 12, largest_difference=10.0).clip(1.0, 11.0)
     speed = Interval(1.2, 1.1, 1.3)
     share = tau.high / tau.value
-    assert widen_like_tau(speed, tau, "speedup").high == pytest.approx(1.2 * share)
-    assert widen_like_tau(speed, tau, "energy_j_per_token").low == pytest.approx(1.2 / share)
-    assert widen_like_tau(speed, tau, "speedup").low == pytest.approx(1.2 / tau.value)
-    assert widen_like_tau(speed, tau, "latency_s") == speed
-    assert widen_like_tau(speed, Interval(2.0, 1.0, 4.0), "speedup") == speed
+    assert widen_to_tau_width(speed, tau, "speedup").high == pytest.approx(1.2 * share)
+    assert widen_to_tau_width(speed, tau, "energy_j_per_token").low == pytest.approx(1.2 / share)
+    assert widen_to_tau_width(speed, tau, "speedup").low == pytest.approx(1.2 / tau.value)
+    assert widen_to_tau_width(speed, tau, "latency_s") == speed
+    assert widen_to_tau_width(speed, Interval(2.0, 1.0, 4.0), "speedup") == speed
     stalled = Interval(1.2, 0.01, 100.0)
     for name in ("speedup", "speedup_end_to_end"):
-        assert widen_like_tau(stalled, tau, name).high == pytest.approx(1.2 * share)
+        assert widen_to_tau_width(stalled, tau, name).high == pytest.approx(1.2 * share)
 
 
 def test_every_rate_of_tokens_reaches_as_far_but_the_median_which_one_prompt_does_not_move():

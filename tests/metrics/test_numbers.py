@@ -13,7 +13,7 @@ from spec_bench.metrics import SCORES, CellRecords, metric, summarise
 from spec_bench.metrics.calls import (
     acceptance_rate_by_depth,
     compute_acceptance_lengths,
-    compute_tokens_per_call_by_position,
+    compute_tokens_per_call_by_context_length,
     mbsu,
 )
 from spec_bench.metrics.efficiency import (
@@ -452,7 +452,7 @@ def at(prompt, tokens, *delivered):
 
 def test_a_call_counts_where_it_begins():
     # After 6 tokens, 8 and 11: one call below 8, two up to 15; after 15 and 16 the next.
-    found = compute_tokens_per_call_by_position(
+    found = compute_tokens_per_call_by_context_length(
         [at("a", 6, 2, 3, 4), at("b", 15, 1, 3), at("c", None, 2, 3)]
     )
     assert [(each.first, each.last) for each in found] == [(4, 7), (8, 15), (16, 31)]
@@ -461,7 +461,7 @@ def test_a_call_counts_where_it_begins():
         [2, (3 + 4 + 1) / 3, 3]
     )
     assert found[0].delivered_per_call.low is None
-    (stretch,) = compute_tokens_per_call_by_position(
+    (stretch,) = compute_tokens_per_call_by_context_length(
         [at(str(i), 40, 1 + i % 3, 2) for i in range(12)]
     )
     assert (

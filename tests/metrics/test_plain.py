@@ -2,7 +2,10 @@
 
 import pytest
 
-from spec_bench.metrics.plain import compare_plain_with_printed, find_printed_plain_scores
+from spec_bench.metrics.plain import (
+    find_published_baseline_scores,
+    iter_published_baseline_comparisons,
+)
 
 ROW = {
     **{"decoder": "ar", "pair": "llama2_7b", "task": "xsum", "temperature": 0.3, "prompts": 12},
@@ -31,11 +34,11 @@ def test_what_is_printed_of_plain_decoding_is_that_of_the_papers_own_pair(
 ):
     row = {"decoder": "ar", "pair": pair, "task": task, "temperature": temperature}
     assert (
-        find_printed_plain_scores(row)
-        == find_printed_plain_scores({**row, "temperature": f"{temperature:g}"})
+        find_published_baseline_scores(row)
+        == find_published_baseline_scores({**row, "temperature": f"{temperature:g}"})
         == printed
     )
-    assert find_printed_plain_scores({**row, "decoder": "sd"}) == {}
+    assert find_published_baseline_scores({**row, "decoder": "sd"}) == {}
 
 
 @pytest.mark.parametrize(
@@ -52,24 +55,26 @@ def test_a_printed_score_outside_of_the_99_percent_interval_is_of_other_prompts(
 ):
     row = ROW | {"rouge2": score, "rouge2_low": low, "rouge2_high": high}
     for told in (row, {name: str(each) for name, each in row.items()}):  # as in a file
-        (line,) = compare_plain_with_printed(told)
+        (line,) = iter_published_baseline_comparisons(told)
         assert (OTHERS in line) == says and "printed is 0.141" in line
 
 
 def test_the_line_has_the_score_its_interval_and_how_long_answers_and_prompts_are():
-    (line,) = compare_plain_with_printed(ROW)
+    (line,) = iter_published_baseline_comparisons(ROW)
     assert "ROUGE-2 is 0.110 [0.082, 0.138] (99%) on 12 prompts" in line
     assert "answers of 31 tokens" in line and "prompts of 412" in line
 
 
 @pytest.mark.parametrize("none", [None, "", float("nan")])
 def test_without_an_interval_nothing_is_said(none):
-    assert not [*compare_plain_with_printed(ROW | {"rouge2_low": none, "rouge2_high": none})]
-    assert not [*compare_plain_with_printed({**ROW, "rouge2": none, "rouge2_low": none})]
+    assert not [
+        *iter_published_baseline_comparisons(ROW | {"rouge2_low": none, "rouge2_high": none})
+    ]
+    assert not [*iter_published_baseline_comparisons({**ROW, "rouge2": none, "rouge2_low": none})]
 
 
 def test_a_share_that_is_printed_in_percent_is_compared_as_a_share():
     own = {"pair": "llama2_13b_68m", "task": "squad", "temperature": 1.0}
     scores = {"exact_match": 0.7, "exact_match_low": 0.5, "exact_match_high": 0.9}
-    (line,) = compare_plain_with_printed({**ROW, **own, **scores})
+    (line,) = iter_published_baseline_comparisons({**ROW, **own, **scores})
     assert "printed is 0.74." in line

@@ -15,9 +15,9 @@ from spec_bench.report.figures.panels import DrawnSeries, Panel
 from spec_bench.report.figures.style import figure_settings_applied
 from spec_bench.report.page.build import list_page_figures_by_pair
 from spec_bench.report.papers.paper import (
-    find_figure,
     find_recipes_by_folder,
-    find_table,
+    get_figure,
+    get_table,
     load_paper,
 )
 from spec_bench.report.tables.build import build_table
@@ -30,7 +30,7 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 
 
 def table(name, folder, pair=None):
-    return build_table(find_table(name), MeasuredRows(read_rows(list_results_files(folder))), pair)
+    return build_table(get_table(name), MeasuredRows(read_rows(list_results_files(folder))), pair)
 
 
 def line_of(grid, *labels):
@@ -79,7 +79,7 @@ class Series(NamedTuple):
 
 def figure_of(name, rows):
     """A paper's figure of rows that make one file."""
-    (figure,) = draw_item_figures(find_figure(name), rows)
+    (figure,) = draw_item_figures(get_figure(name), rows)
     return figure
 
 

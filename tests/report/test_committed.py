@@ -20,15 +20,15 @@ from spec_bench.report.data.rows import (
     to_rows,
 )
 from spec_bench.report.figures import draw_figure_files
-from spec_bench.report.figures.cells import add_figure_columns, select_usable_rows
+from spec_bench.report.figures.cells import add_figure_columns, select_valid_experiment_rows
 from spec_bench.report.page.build import (
     build_page_tables,
-    list_file_stems,
     list_page_figures_by_pair,
+    make_table_file_stems,
 )
 from spec_bench.report.papers.paper import (
-    find_figure,
     find_recipes_by_folder,
+    get_figure,
     import_paper_code,
     load_paper,
 )
@@ -138,7 +138,7 @@ def made_of(experiment):
     items = load_paper(recipe.partition("=")[0]).items
     own = [item for item in items if experiment in item.experiments]
     rows = read_rows([ROOT / "embedded" / experiment / "results.csv"])
-    tables = list_file_stems(build_page_tables(own, MeasuredRows(rows)))
+    tables = make_table_file_stems(build_page_tables(own, MeasuredRows(rows)))
     screened = "stage" in rows and (rows.stage == "screen").any()
     return {
         *("results.csv", "records.parquet", *(["screening.csv"] if screened else [])),
@@ -242,10 +242,10 @@ def test_heads_lie_beside_the_rows_or_a_group_of_experiments_or_are_the_rows(tmp
     own = pd.DataFrame([head("medusa")])
     assert OWN.heads_of(own) is own
     assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
-    assert len(select_usable_rows(rows, find_figure("redrafter/4"))) == 8  # of several heads each
     assert (
-        len(select_or_read_figure_rows(find_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
-    )
+        len(select_valid_experiment_rows(rows, get_figure("redrafter/4"))) == 8
+    )  # of several heads each
+    assert len(select_or_read_figure_rows(get_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
 
 
 def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_blocks():
@@ -296,7 +296,7 @@ def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
     }
     with pytest.raises(ValueError, match=naming("redrafter/6")):
         draw_figure_files(
-            find_figure("redrafter/6"), rows[rows.batch_size == 1], tmp_path
+            get_figure("redrafter/6"), rows[rows.batch_size == 1], tmp_path
         )  # one size is no curve
 
 

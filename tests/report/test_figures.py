@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.rows import compute_error_bars, group_rows, read_results
+from spec_bench.report.data.rows import compute_error_bars, group_rows, read_results_file
 from spec_bench.report.figures import draw_figure_files, draw_item_figures, sweep
 from spec_bench.report.figures.cells import (
     FigureCells,
     add_figure_columns,
     list_figure_pairs,
     read_printed_cells,
-    select_usable_rows,
+    select_valid_experiment_rows,
     shows_other_pairs,
 )
 from spec_bench.report.figures.grid import draw_panels
@@ -26,10 +26,10 @@ from spec_bench.report.figures.style import (
     format_inexact_marks,
     save_figure,
 )
-from spec_bench.report.papers.paper import Paper, find_figure, load_paper
+from spec_bench.report.papers.paper import Paper, get_figure, load_paper
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.decoders import COLOURS
-from spec_bench.vocabulary.names import get_printed_name
+from spec_bench.vocabulary.names import get_decoder_or_task_title
 from tests.report.rows import around, frame
 from tests.report.rows import embedded as row
 from tests.report.rows import row as any_row
@@ -69,7 +69,7 @@ CELLS = frame(
     )
 )
 SMALLEST = (CELLS, "nodes_per_call", "block_efficiency")
-FIG4, FIG5 = find_figure("rsd/4"), find_figure("rsd/5")
+FIG4, FIG5 = get_figure("rsd/4"), get_figure("rsd/5")
 NOTHING = pd.DataFrame()
 
 
@@ -133,9 +133,9 @@ def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone()
         ("10", "quickstart", {"prompts": 50, "task": "dolly"}),
     )
     rows = frame(*(row("sd", spec, experiment=name, **more) for spec, name, more in cells))
-    shown = select_usable_rows(rows, FIG5)
+    shown = select_valid_experiment_rows(rows, FIG5)
     assert list(zip(shown.task, shown.prompts, strict=True)) == [("xsum", 30)]
-    alone = select_usable_rows(rows[rows.experiment == "quickstart"], FIG5)
+    alone = select_valid_experiment_rows(rows[rows.experiment == "quickstart"], FIG5)
     assert list(zip(alone.spec, alone.prompts, strict=True)) == [("6", 90), ("10", 20), ("10", 50)]
 
 
@@ -143,8 +143,13 @@ def test_failed_cells_and_paths_as_rows_are_not_shown():
     rows = frame(
         row("sd", "2"), row("sd", "3", status="failed"), row("rsd_c", "2-2", tree_attention=False)
     )
-    assert list(select_usable_rows(rows, FIG4).spec) == ["2"]
-    assert len(select_usable_rows(frame(row("sd", "2")).drop(columns="tree_attention"), FIG4)) == 1
+    assert list(select_valid_experiment_rows(rows, FIG4).spec) == ["2"]
+    assert (
+        len(
+            select_valid_experiment_rows(frame(row("sd", "2")).drop(columns="tree_attention"), FIG4)
+        )
+        == 1
+    )
 
 
 def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown():
@@ -173,7 +178,7 @@ def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():
     assert format_inexact_marks(EXP1) == ""
     theirs, ours = row("hf_generate", lossless="unaudited"), row("sd", "2")
     assert format_inexact_marks(frame(row("ar"), theirs)) == " (another engine)"
-    name = get_printed_name("hf_generate")
+    name = get_decoder_or_task_title("hf_generate")
     assert format_inexact_marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
 
 
@@ -224,7 +229,7 @@ def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, look, named, mo
 
     monkeypatch.setattr(Paper, "find_drawing_function", lambda *_: drawn)
     with pytest.raises(ValueError, match=rf"^figure mcsd/3: {named}"):
-        draw_item_figures(find_figure("mcsd/3"), CELLS)
+        draw_item_figures(get_figure("mcsd/3"), CELLS)
 
 
 def test_a_figure_that_calls_the_old_panels_is_told_where_the_new_function_is(monkeypatch):
@@ -232,7 +237,7 @@ def test_a_figure_that_calls_the_old_panels_is_told_where_the_new_function_is(mo
         Paper, "find_drawing_function", lambda *_: lambda cells: old_panels(cells, "x", "y")
     )
     with pytest.raises(ValueError, match=naming("draw_panels", "experiments/README.md")):
-        draw_item_figures(find_figure("mcsd/3"), CELLS)
+        draw_item_figures(get_figure("mcsd/3"), CELLS)
 
 
 def test_texts_name_columns_of_the_rows():
@@ -254,7 +259,7 @@ def grid_rows():
 
 def test_a_figure_becomes_a_png_and_a_pdf_of_several_pairs_or_one_each(tmp_path):
     def drawn(name, rows, **asked):
-        paths = draw_figure_files(find_figure(name), rows, tmp_path / "new", **asked)
+        paths = draw_figure_files(get_figure(name), rows, tmp_path / "new", **asked)
         return [path.name for path in paths if path.stat().st_size > 1000]
 
     def both(rows):
@@ -278,16 +283,16 @@ def test_a_figure_becomes_a_png_and_a_pdf_of_several_pairs_or_one_each(tmp_path)
 def test_what_cannot_be_drawn_is_one_clear_line(name, message, tmp_path):
     length_only = EXP1[EXP1.spec.isin(["-", "3x2", "4x3"])]
     with pytest.raises(ValueError, match=message):
-        draw_figure_files(find_figure(name), length_only, tmp_path)
+        draw_figure_files(get_figure(name), length_only, tmp_path)
     for alone in (False, name == "dsbd/4"):  # nor is what the paper prints nowhere
         with pytest.raises(ValueError, match="nothing measured"):
-            draw_figure_files(find_figure(name), NOTHING, tmp_path, alone=alone)
+            draw_figure_files(get_figure(name), NOTHING, tmp_path, alone=alone)
     with pytest.raises(ValueError, match=naming("'opt_13b'", "embedded")):
-        draw_figure_files(find_figure("rsd/4"), EXP1, tmp_path, pair="opt_13b")
+        draw_figure_files(get_figure("rsd/4"), EXP1, tmp_path, pair="opt_13b")
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
-    figures = draw_item_figures(find_figure("rsd/7"), NOTHING, alone=True)
+    figures = draw_item_figures(get_figure("rsd/7"), NOTHING, alone=True)
     assert len(figures) == 6  # OPT 13B, 30B and 66B with either draft
     assert {figure.setting for figure in figures} == {"as printed"}
     first = next(figure for figure in figures if set(figure.rows.pair) == {"opt_13b"})
@@ -304,7 +309,7 @@ def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
 def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_path):
     same = {"task": "alpaca", "temperature": 1.0, "acceptance_rate": 0.5}
     rows = frame(*(row("mcsd_wor", k, **same) for k in ("1", "4")))
-    asked = (find_figure("mcsd/5"), rows, tmp_path)
+    asked = (get_figure("mcsd/5"), rows, tmp_path)
     (theirs,) = draw_figure_files(*asked, formats=("png",), alone=True)
     assert theirs.name == "mcsd-fig5-as-printed.png"
     (ours,) = draw_figure_files(*asked, pair="embedded", formats=("png",), alone=True)
@@ -317,7 +322,7 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
      ("dsbd/6", True), ("dsbd/5", False), ("redrafter/3", True), ("rsd/1", True)],
 )  # fmt: skip
 def test_which_figures_are_for_pairs_that_they_do_not_have(name, shown):
-    assert shows_other_pairs(find_figure(name)) is shown
+    assert shows_other_pairs(get_figure(name)) is shown
 
 
 TAUS = {"sd": 2.0, "rsd_c": 2.5, "rsd_s": 5.0}
@@ -390,7 +395,7 @@ def test_nothing_of_a_committed_figure_leaves_its_canvas_and_no_panel_is_empty(e
 def test_nothing_of_a_committed_picture_leaves_its_canvas_and_no_panel_is_empty(name):
     file = EMBEDDED.parent / name / "results.csv"
     with figure_settings_applied():
-        assert_complete(sweep.draw_sweep_bars(group_rows(read_results(file))), name)
+        assert_complete(sweep.draw_sweep_bars(group_rows(read_results_file(file))), name)
 
 
 def test_confirmed_cells_are_drawn_over_grey_screened_ones_in_their_shapes():
@@ -496,7 +501,7 @@ def test_a_mistake_in_a_papers_figures_is_one_line(drawn, said, monkeypatch):
     monkeypatch.setattr(Paper, "find_drawing_function", lambda *_: drawn)
     rows = EXP1.assign(draft_calls=2.0)
     with pytest.raises(ValueError, match=f"figure rsd/4: .*{said}"):
-        draw_item_figures(find_figure("rsd/4"), rows)
+        draw_item_figures(get_figure("rsd/4"), rows)
 
 
 def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
@@ -509,7 +514,7 @@ def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
 
 
 def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
-    figures = draw_item_figures(find_figure("rsd/6"), NOTHING, alone=True)
+    figures = draw_item_figures(get_figure("rsd/6"), NOTHING, alone=True)
     named = {figure.rows.pair.iloc[0]: figure for figure in figures}
     chat = named["llama2_chat_7b"]
     some, none = (chat.grid[n][0] for n in (0, 1))  # XSum lacks 12x5, WMT18 De-En 6x5 too
@@ -541,7 +546,7 @@ def test_a_note_says_of_bars_and_bands_only_where_they_are_drawn():
 
 
 def test_figure_1_has_the_papers_letters():
-    (figure,) = draw_item_figures(find_figure("rsd/1"), grid_rows())
+    (figure,) = draw_item_figures(get_figure("rsd/1"), grid_rows())
     assert figure.axes[0].get_ylabel() == "draft's probability p"
     assert figure.axes[0].get_xlabel() == "target's probability q"
 
@@ -550,7 +555,9 @@ def test_a_decoder_has_one_colour_in_all_figures():
     ours = [name for name in DRAWN if not name.startswith(("eagle", "today"))]  # own colours
     figures = [each for name in ours for each in committed_figures(name).values()]
     shown = [s for each in figures for s in all_series(*panels(each)) if "decoder" in s.rows]
-    own = [s for s in shown if s.label.startswith(get_printed_name(s.rows.decoder.iloc[0]))]
+    own = [
+        s for s in shown if s.label.startswith(get_decoder_or_task_title(s.rows.decoder.iloc[0]))
+    ]
     assert len(own) > 60
     for series in own:
         (decoder,) = series.rows.decoder.unique()

@@ -17,7 +17,7 @@ from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     group_rows,
     join_settings,
-    read_results,
+    read_results_file,
     read_rows,
 )
 from spec_bench.report.data.splits import make_file_suffixes, split_by_settings
@@ -25,9 +25,9 @@ from spec_bench.report.figures import draw_item_figures
 from spec_bench.report.papers.items import PaperColumn as Heading
 from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import (
-    find_figure,
     find_recipes_by_folder,
-    find_table,
+    get_figure,
+    get_table,
     list_paper_names,
     load_paper,
 )
@@ -153,7 +153,7 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, c
     fixed, moving = cells(batch_size=1), cells(batch_size=4, batching="continuous")[:1]
     write(tmp_path, "rsd-exp1", *fixed, *moving)
     first, second = grids = build_tables_by_setting(
-        find_table("rsd/1"), MeasuredRows.read_below(tmp_path)
+        get_table("rsd/1"), MeasuredRows.read_below(tmp_path)
     )
     assert first.title.endswith(" (batch size 1, batching not stated)")
     assert second.setting == "batch size 4, batching continuous"
@@ -169,7 +169,7 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, c
     assert page.count("<html") == page.count("</html>") == 1
     assert page.count('<table class="paper">') == 2
     write(tmp_path, "rsd-exp1", *fixed)
-    (only,) = build_tables_by_setting(find_table("rsd/1"), MeasuredRows.read_below(tmp_path))
+    (only,) = build_tables_by_setting(get_table("rsd/1"), MeasuredRows.read_below(tmp_path))
     assert only.setting == "" and not only.title.endswith(")")
 
 
@@ -187,7 +187,7 @@ def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
 
 def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself():
     rows = pd.concat([redrafter_batches().assign(max_new_tokens=limit) for limit in (16, 64)])
-    found = draw_item_figures(find_figure("redrafter/6"), rows.reset_index(drop=True))
+    found = draw_item_figures(get_figure("redrafter/6"), rows.reset_index(drop=True))
     assert [sheet.setting for sheet in found] == ["max new tokens 16", "max new tokens 64"]
     assert {len(sheet.rows) for sheet in found} == {6}  # batch sizes are its axis
 
@@ -289,7 +289,7 @@ def test_the_plain_table_of_a_results_file_opens_no_tag_and_keeps_its_columns(tm
     strange = row("a|b", TAG, pair=TAG, task=TAG, block_efficiency=1.5, run_id="ab")
     write(tmp_path, "mine", strange, failed)
     file = tmp_path / "mine" / "results.csv"
-    text = plain(group_rows(read_results(file)), file)
+    text = plain(group_rows(read_results_file(file)), file)
     assert "<script>" not in text
     assert bars(text) == [4] * 4
 
@@ -513,7 +513,7 @@ def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypat
     assert "| RSD-S | 3x2 | 2.20 | 2.20 [2.10, 2.30] | +0.00 |" in after
     assert "mine-fig2-mine.png" in figure and "“Trees are ahead of chains.” (Section 5)" in checks
     assert main(["list", "mine"]) == 0 and capsys.readouterr().out.count("4/4 cells: mine") == 2
-    (drawn,) = draw_item_figures(find_figure("mine/2"), read_rows([*tmp_path.rglob("results.csv")]))
+    (drawn,) = draw_item_figures(get_figure("mine/2"), read_rows([*tmp_path.rglob("results.csv")]))
     assert [len(each.rows) for each in all_series(*panels(drawn)) if each.printed] == [2, 2]
 
 
@@ -527,11 +527,11 @@ def test_a_figures_rows_of_other_runs_are_of_its_tasks_and_named(tmp_path, monke
     )
     other = {**EMBEDDED, "experiment": "others", "mbsu": 1.5}
     rows = frame(*(row("sd", "3", task=task, **other) for task in ("xsum", "dolly")))
-    (drawn,) = draw_item_figures(find_figure("any/1"), rows)
+    (drawn,) = draw_item_figures(get_figure("any/1"), rows)
     assert [*drawn.rows.task] == ["xsum"] and drawn.missing == ("rows of others, not of any=first",)
     with pytest.raises(ValueError, match="nothing measured for figure any/1"):
-        draw_item_figures(find_figure("any/1"), rows[rows.task == "dolly"])
-    (drawn,) = draw_item_figures(find_figure("any/1"), rows.assign(experiment="any-first"))
+        draw_item_figures(get_figure("any/1"), rows[rows.task == "dolly"])
+    (drawn,) = draw_item_figures(get_figure("any/1"), rows.assign(experiment="any-first"))
     assert ([*drawn.rows.task], drawn.missing) == (["xsum", "dolly"], ())
 
 

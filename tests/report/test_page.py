@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spec_bench.records.sessions import ALL, MEANING, list_row_session_notes
-from spec_bench.report.data.rows import group_rows, read_results
+from spec_bench.report.data.rows import group_rows, read_results_file
 from spec_bench.report.page.build import build_index_page, find_results_file
 from spec_bench.report.page.headline import format_answer, make_headline, make_headlines
 from spec_bench.report.page.results_table import build_results_table
-from spec_bench.report.summary import format_groups_markdown, write_results_report
+from spec_bench.report.summary import format_groups_markdown, write_and_print_results_report
 from spec_bench.vocabulary import names
 from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, row, write
@@ -62,7 +62,7 @@ def page_of(folder, *rows, name="rsd-exp1"):
 
 def group_of(folder, *rows):
     file = write(folder, "mine", *rows) / "mine" / "results.csv"
-    (group,) = group_rows(read_results(file))
+    (group,) = group_rows(read_results_file(file))
     return group, file
 
 
@@ -187,7 +187,7 @@ def test_the_index_links_no_page_that_is_not_there_and_tells_an_answer_where_the
 
 def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
     folder = write(tmp_path, "own", *LATER) / "own"
-    write_results_report(folder / "results.csv", folder)
+    write_and_print_results_report(folder / "results.csv", folder)
     table, said = (folder / "table.md").read_text(encoding="utf-8"), capsys.readouterr().out
     first = said.splitlines()[0]
     assert first.startswith("XSum: use SD 2, 1.50×")
@@ -198,7 +198,7 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
 def test_a_session_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
     assert list_row_session_notes(LATER) == ["", "", MEANING]
     (line,) = make_headlines(
-        group_rows(read_results(write(tmp_path, "own", *LATER) / "own/results.csv"))
+        group_rows(read_results_file(write(tmp_path, "own", *LATER) / "own/results.csv"))
     )
     assert "cells of different times" in line.sentence
     assert list_row_session_notes([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked

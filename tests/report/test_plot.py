@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 import spec_bench
 from spec_bench.api.jobs import select_columns
-from spec_bench.report.data.rows import read_results
+from spec_bench.report.data.rows import read_results_file
 from spec_bench.report.figures import style
 from spec_bench.system.files import get_data_folder
 from tests.said import naming, one_line
 
-EXP2 = read_results(get_data_folder("results") / "embedded/rsd-exp2/results.csv")
+EXP2 = read_results_file(get_data_folder("results") / "embedded/rsd-exp2/results.csv")
 XSUM = EXP2.query("task == 'xsum' and decoder != 'ar'")
 OWN = pd.DataFrame(
     {

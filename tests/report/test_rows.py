@@ -21,10 +21,10 @@ from spec_bench.report.data.counts import (
     read_provenance,
     read_repeats,
 )
-from spec_bench.report.data.rows import clear_past_times_and_energy, read_results
+from spec_bench.report.data.rows import clear_past_times_and_energy, read_results_file
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.page.build import build_page
-from spec_bench.report.summary import write_results_report
+from spec_bench.report.summary import write_and_print_results_report
 from spec_bench.report.tables.render import format_table_markdown
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
@@ -85,7 +85,7 @@ def test_seeds_that_are_each_surely_faster_are_so_together_and_others_ask_for_se
     for seed, (speed, _, _) in enumerate(ends):
         record(file, f"sd-{seed}", FIRST, rate=10 * speed)
         record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
-    _, both = pool_seeds(read_results(file), RecordReader(file)).to_dict("records")
+    _, both = pool_seeds(read_results_file(file), RecordReader(file)).to_dict("records")
     assert both["speedup_low"] == pytest.approx(min(low for _, low, _ in ends))
     assert both["speedup_high"] == pytest.approx(max(high for _, _, high in ends))
     page = build_page(file)
@@ -102,7 +102,7 @@ def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_pa
     for seed, counts in enumerate((FIRST, SECOND)):
         record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
         record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
-    base, chain = pool_seeds(read_results(file), RecordReader(file)).to_dict("records")
+    base, chain = pool_seeds(read_results_file(file), RecordReader(file)).to_dict("records")
     emitted = [[sum(counts) + 2 for counts in seed] for seed in (FIRST, SECOND)]
     # What a prompt's calls bring is no property of a seed's job: its seeds are more of its calls.
     taus = ratio_interval([sum(each) for each in zip(*emitted, strict=True)], [4.0] * 6)
@@ -140,7 +140,7 @@ def test_tables_say_that_seeds_are_pooled(tmp_path):
     text = format_table_markdown(table("rsd/1", tmp_path))
     assert "| 2 | SD | 2 | 2.166 | 2.100 [" in text
     assert "seed 0, 1," in text and "- Seeds are pooled" in text
-    write_results_report(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
+    write_and_print_results_report(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
     text = (tmp_path / "table.md").read_text()
     assert text.count("| sd | 2 |") == 1
     assert "seeds 0, 1" in text and "Seeds are pooled" in text
@@ -214,7 +214,7 @@ def test_no_column_of_time_or_energy_of_a_past_engine_keeps_a_number():
 
 def test_a_file_without_the_column_is_of_an_engine_before_there_was_one(tmp_path):
     old = [{k: v for k, v in cell.items() if k != "engine"} for cell in cells()]
-    rows = read_results(table_of(tmp_path, *old))
+    rows = read_results_file(table_of(tmp_path, *old))
     assert rows.token_rate.isna().all()
     assert list(rows.block_efficiency) == [2.5, 2.5]
 
@@ -265,8 +265,8 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     seconds = [[each.decode_s for each in done.values()] for done in read_repeats(results, "cell")]
     assert seconds == [[1.0, 2.0], [1.5, 2.5]]
     known, cell = RecordReader(results), {"run_id": "cell", "seed": 0}
-    assert known.get_counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
-    assert known.get_counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
+    assert known.get_summed_counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
+    assert known.get_summed_counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
     assert list(known.get_counts_by_seed(cell, "token_rate")) == ["0", "0/1"]
     assert list(known.get_counts_by_seed(cell, "block_efficiency")) == ["0"]
     found = read_packed_records(results, "cell").get_scores("cell")
@@ -292,7 +292,9 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
 
     def counts():
         known = RecordReader(table)
-        found = (known.prepare_tables(rows, of, sum_seeds=whole)(name) for name, of, whole in asked)
+        found = (
+            known.make_table_getter(rows, of, sum_seeds=whole)(name) for name, of, whole in asked
+        )
         return [None if each is None else each.tolist() for each in found]
 
     at_once = counts()
@@ -377,7 +379,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
     assert found.value == pytest.approx(1.0, rel=1e-5)
     assert found.ends[0] < 1.0 < found.ends[1]  # nothing was accepted on any prompt
     assert compute_difference(pair, "block_efficiency", RecordReader(table)).value == 0.0
-    counts = RecordReader(table).get_counts(base, "token_rate")
+    counts = RecordReader(table).get_summed_counts(base, "token_rate")
     assert [*counts] == prompts and [*counts.values()] == [pytest.approx((3.0, 4.0))] * 6
 
 
@@ -435,7 +437,7 @@ def test_labels_that_read_as_numbers_stay_texts(tmp_path):
     labels = {"pair": "1e3", "target": "500", "machine": "2", "prompts_digest": "012345"}
     rows = [row("sd", "3", **labels, task=task, stop_rule="007") for task in ("07", "7")]
     rows = [{**each, "run_id": each["task"]} for each in rows]
-    found = read_results(table_of(tmp_path, *rows))
+    found = read_results_file(table_of(tmp_path, *rows))
     assert list(found.task) == ["07", "7"] and list(found.run_id) == ["07", "7"]
     assert {name: found[name].iloc[0] for name in labels} == labels
     assert set(found.stop_rule) == {"007"}
@@ -445,7 +447,7 @@ def test_a_table_that_was_edited_after_its_records_is_refused(tmp_path, capsys):
     file = table_of(tmp_path, row("sd", "3", token_rate=around(338, 40)))
     digests = {file.name: files.hash_file(file)}
     parquet.write_records(files.get_records_file(file), parquet.concat_records([]), digests)
-    assert read_results(file).token_rate.item() == 338
+    assert read_results_file(file).token_rate.item() == 338
     file.write_text(file.read_text("utf-8").replace("338", "681"), "utf-8")
     assert main([str(file)]) == 2
     assert re.search(naming(str(file), "records.parquet"), capsys.readouterr().err)

@@ -17,7 +17,7 @@ from spec_bench.report.papers.pairs import (
     format_parameter_count,
     read_pair_configs,
 )
-from spec_bench.report.papers.paper import find_table, load_paper
+from spec_bench.report.papers.paper import get_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables_by_setting
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.printed import RequestedCell, lay_out_printed_table
@@ -272,7 +272,7 @@ def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_
     rates = (("eos+newline", 0.25), ("eos", 0.24))
     cells = [row("mcsd_wor", "1", **own, stop_rule=r, acceptance_rate=rate) for r, rate in rates]
     write(tmp_path, "mcsd-acceptance", *cells)
-    one, other = build_tables_by_setting(find_table("mcsd/1"), MeasuredRows.read_below(tmp_path))
+    one, other = build_tables_by_setting(get_table("mcsd/1"), MeasuredRows.read_below(tmp_path))
     assert "stop rule eos+newline" in one.title and "(stop rule eos)" in other.title
     assert noted(one, "WMT14 En-De: an answer ends at eos or newline")
     assert not noted(other, "task.stop=[]")
@@ -425,7 +425,7 @@ NOTHING = MeasuredRows(read_rows([]))
 
 
 def printed(name):
-    return build_table(find_table(name), NOTHING)
+    return build_table(get_table(name), NOTHING)
 
 
 @pytest.mark.parametrize("number", range(1, 55))

@@ -14,7 +14,7 @@ from spec_bench.jobs.config.compose import (
 from spec_bench.jobs.config.settings import build_settings
 from spec_bench.metrics.metric import metric
 from spec_bench.records.types import Generation
-from spec_bench.report.papers.paper import find_table, load_paper
+from spec_bench.report.papers.paper import get_table, load_paper
 from spec_bench.report.tables.build import build_tables_by_setting
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.configs import get_conf_dir, get_experiments_dir, list_conf_dirs, read_yaml
@@ -191,7 +191,7 @@ def test_a_table_keeps_protocols_apart_and_shows_the_one_that_is_asked_for(tmp_p
     folder = tmp_path / "dsbd-one-cache"
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
-    table = find_table("dsbd/1")
+    table = get_table("dsbd/1")
     titles = [
         sheet.title
         for sheet in build_tables_by_setting(table, MeasuredRows.read_below(tmp_path), "embedded")

@@ -20,7 +20,7 @@ from spec_bench.vocabulary.decoders import (
     COLOURS,
     find_canonical_name,
     find_decoder,
-    load_decoder,
+    load_decoder_settings,
     render_decoders_table,
 )
 from spec_bench.vocabulary.published import COLUMNS as PRINTED
@@ -31,7 +31,7 @@ from spec_bench.vocabulary.published import (
     read_published,
     select_published,
 )
-from spec_bench.vocabulary.spec import Spec, parse
+from spec_bench.vocabulary.spec import Spec, parse_tree_spec
 from tests.said import naming, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_ar
 
 
 def test_decoders_that_are_one_configuration_name_each_other_and_no_others_do():
-    settings = {path.stem: load_decoder([get_conf_dir()], path.stem) for path in DECODERS}
+    settings = {path.stem: load_decoder_settings([get_conf_dir()], path.stem) for path in DECODERS}
     alike = defaultdict(set)
     for name, each in settings.items():
         alike[repr(replace(read_decoder(each), name=""))].add(name)
@@ -176,11 +176,14 @@ def test_what_is_not_listed_keeps_its_name():
     assert (
         names.get_decoder_style("mine").title
         == names.get_task_title("mine")
-        == names.get_printed_name("mine")
+        == names.get_decoder_or_task_title("mine")
         == "mine"
     )
     assert find_decoder("redrafter_2") is None
-    assert (names.get_printed_name("rsd_s"), names.get_printed_name("xsum")) == ("RSD-S", "XSum")
+    assert (names.get_decoder_or_task_title("rsd_s"), names.get_decoder_or_task_title("xsum")) == (
+        "RSD-S",
+        "XSum",
+    )
     assert not {each.name for each in COLUMNS} & {*ALL, *names.TASKS}
 
 
@@ -197,8 +200,8 @@ def mine(tmp_path, monkeypatch):
 
 def test_another_packages_decoder_is_shown_as_its_yaml_says(mine):
     assert names.get_decoder_style("mine") == decoders.DecoderStyle("My own", COLOURS["sky"], "D")
-    assert names.get_printed_name("mine_traversal") == "My own, traversal"
-    assert "display" not in load_decoder([mine.parents[1]], "mine")
+    assert names.get_decoder_or_task_title("mine_traversal") == "My own, traversal"
+    assert "display" not in load_decoder_settings([mine.parents[1]], "mine")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,10 @@ def test_another_packages_decoder_is_shown_as_its_yaml_says(mine):
 )
 def test_a_wrong_colour_or_marker_is_named_with_its_file_and_the_choices(mine, right, wrong, said):
     mine.write_text(MINE.replace(right, wrong), encoding="utf-8")
-    for ask in (lambda: load_decoder([mine.parents[1]], "mine"), lambda: find_decoder("mine")):
+    for ask in (
+        lambda: load_decoder_settings([mine.parents[1]], "mine"),
+        lambda: find_decoder("mine"),
+    ):
         with one_line(re.escape(f"{mine}: {said}")):
             ask()
 
@@ -233,7 +239,7 @@ def test_a_wrong_colour_or_marker_is_named_with_its_file_and_the_choices(mine, r
     ],
 )
 def test_a_shorthand_says_its_form_and_its_size(text, form, numbers, depth, width, nodes, widths):
-    spec = parse(text)
+    spec = parse_tree_spec(text)
     assert (spec.form, spec.numbers) == (form, numbers)
     assert (spec.depth, spec.width, spec.nodes) == (depth, width, nodes)
     assert spec.widths == widths
@@ -241,7 +247,7 @@ def test_a_shorthand_says_its_form_and_its_size(text, form, numbers, depth, widt
 
 @pytest.mark.parametrize("text", ["mc_sim_7b_63", "3 nodes", "4x", "-3", "2--1", "٣", "1" * 5000])
 def test_what_is_no_number_is_a_name_without_a_size(text):
-    spec = parse(text)
+    spec = parse_tree_spec(text)
     assert (spec.form, spec.name, spec.widths) == ("name", text, None)
     for size in ("depth", "width", "nodes"):
         with pytest.raises(ValueError, match=size):
@@ -249,10 +255,12 @@ def test_what_is_no_number_is_a_name_without_a_size(text):
 
 
 def test_a_shorthand_written_in_two_ways_is_one():
-    assert parse(" 4x2@.90 ") == parse("4x2@0.9") == Spec("threshold", (4, 2), 0.9)
-    assert parse(7) == parse("7")
+    assert (
+        parse_tree_spec(" 4x2@.90 ") == parse_tree_spec("4x2@0.9") == Spec("threshold", (4, 2), 0.9)
+    )
+    assert parse_tree_spec(7) == parse_tree_spec("7")
     with pytest.raises(ValueError, match="empty"):
-        parse("  ")
+        parse_tree_spec("  ")
 
 
 # By metric how many numbers the checked copies of the papers' tables hold, and their sum.

@@ -30,9 +30,9 @@ from spec_bench.settings.validation import (
     settings,
 )
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.decoders import load_decoder
+from spec_bench.vocabulary.decoders import load_decoder_settings
 from spec_bench.vocabulary.names import combine_names
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
     from spec_bench.decode.config import DecoderConfig
@@ -170,9 +170,11 @@ def parse_cells(
     requests = [parse_cell(item, folders) for item in cells]
     if not requests:
         name = decoder.get("name")
-        file = load_decoder(folders, name) if name in find_configs("decoder", folders) else {}
+        file = (
+            load_decoder_settings(folders, name) if name in find_configs("decoder", folders) else {}
+        )
         requests = [CellRequest(dict(decoder), spec, file)]
-    return [CellRequest(load_decoder(folders, BASELINE)), *requests]
+    return [CellRequest(load_decoder_settings(folders, BASELINE)), *requests]
 
 
 def build_unique_cells(
@@ -214,7 +216,7 @@ def _list_changed_settings(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]
     shorthand omits.
     """
     tree = cell.config.tree
-    shorthand = parse(cell.config.spec)
+    shorthand = parse_tree_spec(cell.config.spec)
     sizes = (shorthand.form in tree.forms and tree.parse_spec(shorthand)) or {}
     for part in PARTS if file else ():
         for key, value in cell.settings[part].items():
@@ -243,7 +245,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
         item = {"decoder": name, "spec": spec.strip() or None}
         for word in words:
             key, _, value = word.partition("=")
-            part = _find_decoder_part(key, load_decoder(folders, name))
+            part = _find_decoder_part(key, load_decoder_settings(folders, name))
             item.setdefault(part, {})[key.removeprefix(f"{part}.")] = yaml.safe_load(value)
     elif len(item) == 1 and "decoder" not in item:
         # YAML reads `sd: 3` as a mapping of one entry.
@@ -252,7 +254,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
     if "decoder" not in item:
         raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
     mapping = read_settings(CellOverrides, item, "cells")
-    file = load_decoder(folders, mapping.decoder)
+    file = load_decoder_settings(folders, mapping.decoder)
     decoder = dict(file)
     for part in PARTS:
         changes = getattr(mapping, part)

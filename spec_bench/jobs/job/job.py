@@ -42,7 +42,10 @@ from spec_bench.measure.provenance import (
     get_gpu_name_or_device,
 )
 from spec_bench.metrics import CellRecords, summarise
-from spec_bench.metrics.plain import compare_plain_with_printed, find_printed_plain_scores
+from spec_bench.metrics.plain import (
+    find_published_baseline_scores,
+    iter_published_baseline_comparisons,
+)
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
 from spec_bench.server.endpoint import ServerClient, redact_to_one_line
@@ -308,7 +311,11 @@ def log_plain_scores_beside_printed(session: Session) -> None:
     cell_run = session.runs[0]
     first_requests = prompts.requests[: settings.request.gate]
     columns = {**vars(settings.build_facts(cell_run.cell)), **settings.sampling.get_columns()}
-    if not first_requests or cell_run.failure is not None or not find_printed_plain_scores(columns):
+    if (
+        not first_requests
+        or cell_run.failure is not None
+        or not find_published_baseline_scores(columns)
+    ):
         return
     generations = [*cell_run.generations_by_repeat[0].values()]
     for batch in (
@@ -322,7 +329,7 @@ def log_plain_scores_beside_printed(session: Session) -> None:
     )
     row = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
     columns["prompt_length"] = fmean(len(request.prompt_ids) for request in first_requests)
-    for line in compare_plain_with_printed(row | columns):
+    for line in iter_published_baseline_comparisons(row | columns):
         log.warning(line)
 
 

@@ -31,13 +31,13 @@ from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.efficiency import (
     describe_deciding_stalls,
     describe_disturbance,
-    has_mostly_bursts,
+    has_mostly_simultaneous_chunks,
 )
 from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
 from spec_bench.records.cell_folder import compute_digest_columns
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.vocabulary.columns import ENDS, define_all_column_names, list_column_names
+from spec_bench.vocabulary.columns import ENDS, define_all_column_names, list_column_names_of_kind
 
 log = logging.getLogger(__name__)
 RATE = "acceptance_rate"
@@ -224,7 +224,9 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
     notes = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
     if decoder.lossless == "simulated":
         notes |= {
-            name: _SIMULATED for name in (*list_column_names("score"), *_LIKELIHOODS) if name in row
+            name: _SIMULATED
+            for name in (*list_column_names_of_kind("score"), *_LIKELIHOODS)
+            if name in row
         }
     if isinstance(decoder, Decoder) and decoder.policy.varies:
         return {RATE: _VARY} | notes
@@ -417,7 +419,7 @@ def blank_served_columns(generations: Sequence[Generation]) -> dict[str, Any]:
     if not any(generation.delivery for generation in generations):
         return {}
     stems = _NOT_SEEN + (() if _knows_all_drafted_counts(generations) else _NOT_PROPOSED)
-    stems += _TIMED_COLUMNS if has_mostly_bursts(generations) else ()
+    stems += _TIMED_COLUMNS if has_mostly_simultaneous_chunks(generations) else ()
     names = (name for name in define_all_column_names() if name.startswith(stems))
     return {name: None for name in names if not name.startswith(_WHOLE)}
 
@@ -440,7 +442,7 @@ def explain_served_columns(
         ("host_overhead", "what a server's seconds go to is not seen from outside"),
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
-        ("token_rate", _BURSTS if has_mostly_bursts(generations) else ""),
+        ("token_rate", _BURSTS if has_mostly_simultaneous_chunks(generations) else ""),
         (_ENERGY, _REMOTE_METER if lacks_meter else ""),
         (
             "latency_s",

@@ -43,7 +43,7 @@ from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.columns import list_column_names
+from spec_bench.vocabulary.columns import list_column_names_of_kind
 from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
@@ -367,7 +367,9 @@ def _list_first_cell_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> li
     """Returns the labels of the first cell's row; [] if it has none."""
     row = rows.get(cells[0]) if cells else None
     return (
-        [str(row.get(name, "")) for name in list_column_names("identity", "setting")] if row else []
+        [str(row.get(name, "")) for name in list_column_names_of_kind("identity", "setting")]
+        if row
+        else []
     )
 
 

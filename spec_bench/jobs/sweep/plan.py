@@ -31,7 +31,7 @@ from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job,
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import count_gpus_of_job, find_smallest_gpu_gib
 from spec_bench.jobs.work.prompts import estimate_cache_slots, list_asked_prompt_ids
-from spec_bench.metrics.plain import compare_plain_with_printed
+from spec_bench.metrics.plain import iter_published_baseline_comparisons
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, explain_timing_doubt
 from spec_bench.sinks.rows import read_results_rows
@@ -407,7 +407,7 @@ def _compare_pair_with_printed(results: Path, pair: str) -> tuple[str, ...]:
     jobs.
     """
     rows = (row for row in _read_measured_rows(results) if row["pair"] == pair)
-    return tuple(line for row in rows for line in compare_plain_with_printed(row))
+    return tuple(line for row in rows for line in iter_published_baseline_comparisons(row))
 
 
 @cache

@@ -63,7 +63,7 @@ class PassAt1(Score):
         without tests.
         """
         self.check_given(len(predictions), references)
-        tests = [_get_tests(golds, index) for index, golds in enumerate(references)]
+        tests = [_require_program_tests(golds, index) for index, golds in enumerate(references)]
         results = [self._judge_answer(*pair) for pair in zip(predictions, tests, strict=True)]
         verdicts = [result.verdict for result in results]
         return {
@@ -85,10 +85,10 @@ class PassAt1(Score):
         or some that are not, or no program can be run here.
         """
         for index, golds in enumerate(references):
-            tests = _get_tests(golds, index)
+            tests = _require_program_tests(golds, index)
             if _cut_to_valid_python(_get_preamble(tests), tests) != tests:
                 raise UsageError(f"pass_at_1: the tests of prompt {index} are no Python")
-        if limitation := self.describe_limitations():
+        if limitation := self.probe_sandbox_limitations():
             log.warning("pass_at_1: %s", limitation)
 
     def passes(self, answer: str, tests: ProgramTests) -> bool:
@@ -105,7 +105,7 @@ class PassAt1(Score):
             return ProgramVerdict(verdict)
         return ProgramVerdict(self._run_in_worker(program, tests, True).verdict, True)
 
-    def describe_limitations(self) -> str:
+    def probe_sandbox_limitations(self) -> str:
         """What this machine cannot hold of a program, in words; "" where it holds all. Raises
         ValueError: no program runs here, or one would run as root.
         """
@@ -143,7 +143,7 @@ class PassAt1(Score):
         return WorkerReply(*reply_lines[:2]) if reply_lines else WorkerReply("timeout")
 
 
-def _get_tests(golds: Sequence[str], prompt_index: int) -> ProgramTests:
+def _require_program_tests(golds: Sequence[str], prompt_index: int) -> ProgramTests:
     gold = golds[0] if golds else None
     if not isinstance(gold, ProgramTests):
         raise UsageError(f"pass_at_1: prompt {prompt_index} has no tests")
@@ -172,7 +172,7 @@ def extract_program(answer: str, tests: ProgramTests) -> str:
         [p for p in pieces if p.strip()] for pieces in split_fences(answer)
     )
     programs = [
-        _complete_program(dedent(piece), tests)
+        _extract_defining_program(dedent(piece), tests)
         for piece in (*other_pieces[::-1], *fenced_pieces[::-1])
     ]
     if any(programs):
@@ -187,7 +187,7 @@ def extract_program(answer: str, tests: ProgramTests) -> str:
     return head + kept_body if kept_body.strip() else ""
 
 
-def _complete_program(piece: str, tests: ProgramTests) -> str:
+def _extract_defining_program(piece: str, tests: ProgramTests) -> str:
     """Returns the program of a piece that defines the function; "" of any other."""
     search = _make_definition_search(tests)
     lines = piece.split("\n")

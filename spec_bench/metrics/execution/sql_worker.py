@@ -94,7 +94,9 @@ def open_database(path: str, allowed_functions: set[str], memory_bytes: int) -> 
     return connection
 
 
-def fetch_rows(cursor: sqlite3.Cursor, max_rows: int, max_bytes: int) -> list[tuple[Any, ...]]:
+def fetch_first_rows(
+    cursor: sqlite3.Cursor, max_rows: int, max_bytes: int
+) -> list[tuple[Any, ...]]:
     """The first rows of a result set. Raises ValueError: they have more bytes than they may."""
     rows: list[tuple[Any, ...]] = []
     total_bytes = 0
@@ -117,7 +119,7 @@ def run_query(
     try:
         connection = open_database(request["database"], allowed_functions, memory_bytes)
         connection.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
-        rows = fetch_rows(
+        rows = fetch_first_rows(
             connection.execute(request["sql"]), request["max_rows"], memory_bytes // 32
         )
         reply = {"status": "ok", "rows": rows, "seconds": time.monotonic() - began}

@@ -79,7 +79,7 @@ def check_general_claims(rows: pd.DataFrame, results: Path | RecordReader) -> li
     records = results if isinstance(results, RecordReader) else RecordReader(results)
     return correct_verdicts(
         list(
-            general.check_any_results(
+            general.iter_general_checks(
                 ClaimQuery(drop_screened_rows(pool_seeds(rows, records)), records)
             )
         )

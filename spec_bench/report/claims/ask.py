@@ -76,14 +76,14 @@ from spec_bench.report.data.differences import find_chance_difference
 from spec_bench.report.data.rows import (
     Group,
     Row,
-    drop_duplicate_cells,
+    drop_duplicates_with_fewer_prompts,
     format_setting,
     get_timing_doubt,
     group_rows,
     join_settings,
     mask_tree_attention,
     resolve_metric_columns,
-    select_experiments,
+    select_experiments_or_all,
     select_undoubted_rows,
     to_rows,
 )
@@ -92,9 +92,9 @@ from spec_bench.report.papers.paper import Axes
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
-from spec_bench.vocabulary.decoders import check_decoder_exists
-from spec_bench.vocabulary.names import format_cell_name, summarise_doubts
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.decoders import require_decoder
+from spec_bench.vocabulary.names import format_decoder_and_tree, summarise_doubts
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 # What a paper's ``claims.py`` imports from here.
 __all__ = [
@@ -160,7 +160,9 @@ class ClaimQuery:
             experiments, known := rows.get("experiment", pd.Series(dtype=str))
         )
         taken = not only or known.isin(experiments).any()
-        rows = drop_duplicate_cells(select_experiments(rows, experiments) if taken else rows[:0])
+        rows = drop_duplicates_with_fewer_prompts(
+            select_experiments_or_all(rows, experiments) if taken else rows[:0]
+        )
         rows = rows if join is None else join(rows)
         records = RoundReader(self.records) if rounds else self.records
         if axis and axis not in self.axes:
@@ -196,11 +198,11 @@ class ClaimQuery:
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
         if key == "left":
-            return format_cell_name(row)
+            return format_decoder_and_tree(row)
         if key == "paths":
-            return prod(parse(row["spec"]).widths or ()) or None
+            return prod(parse_tree_spec(row["spec"]).widths or ()) or None
         if key in _PARTS:
-            spec = parse(row["spec"])
+            spec = parse_tree_spec(row["spec"])
             return None if spec.form == "name" else getattr(spec, key)
         return row.get(key)
 
@@ -236,7 +238,7 @@ class ClaimQuery:
             side if isinstance(side, Mapping) else cells(*to_tuple(side)) for side in (left, right)
         )
         for name in {*left[DECODERS], *right[DECODERS]}.difference(self.rows.get("decoder", ())):
-            check_decoder_exists(name)
+            require_decoder(name)
         asked = Comparison(self, text, left, right, **how)
         self._refuse_unknown_columns(
             (*to_tuple(metric), *to_tuple(asked.same), *to_tuple(asked.each))
@@ -334,13 +336,15 @@ class Comparison:
         """Returns a group's contrasts by the values of ``each``; () where there is one check."""
         sides = (self.ask.select_side(group, side) for side in (self.left, self.right))
         split = group_by_key(
-            (self._make_label(*contrast), contrast) for contrast in self.by(self, *sides)
+            (self._make_check_label(*contrast), contrast) for contrast in self.by(self, *sides)
         )
         return dict(sorted(split.items())) if self.ask.axis and self.each else split
 
-    def _make_label(self, left: Sequence[Row], right: Sequence[Row]) -> Label:
+    def _make_check_label(self, left: Sequence[Row], right: Sequence[Row]) -> Label:
         return tuple(
-            format_cell_name(right[0]) if key == "right" else self.ask.get_value(left[0], key)
+            format_decoder_and_tree(right[0])
+            if key == "right"
+            else self.ask.get_value(left[0], key)
             for key in to_tuple(self.each)
         )
 
@@ -479,7 +483,9 @@ class Comparison:
         self, metric: str, cases_by_group: _Cases
     ) -> Iterator[Comparison]:
         """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
-        settings = _list_distinguishing_settings(self.ask, [group for group, _ in cases_by_group])
+        settings = _list_distinguishing_setting_texts(
+            self.ask, [group for group, _ in cases_by_group]
+        )
         for label in dict.fromkeys(label for _, cases in cases_by_group for label in cases):
             parts: dict[str, list[tuple[Group, Contrasts]]] = {}
             for (group, cases), setting in zip(cases_by_group, settings, strict=True):
@@ -549,7 +555,7 @@ def make_unjudged_check(claim: str, group: Group, rows: Iterable[Row], column: s
 _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 
-def _list_distinguishing_settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
+def _list_distinguishing_setting_texts(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     """Each group's settings that differ from other runs', as text; "" without other runs."""
     columns = [
         c

@@ -43,7 +43,7 @@ from spec_bench.metrics.intervals import (
     pseudo_values,
     score_difference_interval,
     t_critical_value,
-    widen_like_tau,
+    widen_to_tau_width,
 )
 from spec_bench.report.claims.verdict import PValues, p_value_of_all
 from spec_bench.report.data.counts import (
@@ -201,13 +201,13 @@ def compute_difference(
             compute_difference(strata, "block_efficiency", records, True, prompts) if rate else None
         )
         if result and result.tested and tau and tau.tested:
-            far = widen_like_tau(result.tested.map(exp), tau.tested.map(exp), metric)
+            far = widen_to_tau_width(result.tested.map(exp), tau.tested.map(exp), metric)
             result = replace(result, tested=far.map(log))
     else:
         result = (
             None
             if len(strata) > 1
-            else _compute_difference_from_rows(contrasts, metric, records, relative)
+            else _compute_difference_without_records(contrasts, metric, records, relative)
         )
     left_values = np.array([left[0].get(metric) for left, _ in contrasts], dtype=np.float64)
     return result and replace(result, falls=is_lower_better(metric), left=float(left_values.mean()))
@@ -348,10 +348,10 @@ def get_contrast_counts(
     prompts: frozenset[str] | None = None,
 ) -> Table | None:
     """The counts of all contrasts' cells; of times those that one session decoded interleaved."""
-    return records.prepare_tables([*chain(*chain(*contrasts))], prompts)(metric)
+    return records.make_table_getter([*chain(*chain(*contrasts))], prompts)(metric)
 
 
-def _compute_difference_from_rows(
+def _compute_difference_without_records(
     contrasts: Sequence[Contrast],
     metric: str,
     records: RecordReader,

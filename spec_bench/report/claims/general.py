@@ -30,14 +30,14 @@ from spec_bench.report.data.rows import (
     to_rows,
 )
 from spec_bench.vocabulary.columns import ENDS, get_columns
-from spec_bench.vocabulary.names import format_cell_name
+from spec_bench.vocabulary.names import format_decoder_and_tree
 from spec_bench.vocabulary.numbers import format_count
 
 SIMILAR = 0.05
 """Scores are similar that differ by at most this share of the range that they can have."""
 
 
-def check_any_results(ask: ClaimQuery) -> Iterator[Check]:
+def iter_general_checks(ask: ClaimQuery) -> Iterator[Check]:
     """All of them."""
     ask = ask.of()
     measured_cells = partial(cells, status=("complete", "partial"), lossless="exact")
@@ -107,7 +107,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
     p, name = min(
-        (_compute_sign_p_value(contrast, sums, score), format_cell_name(contrast[0][0]))
+        (_compute_sign_p_value(contrast, sums, score), format_decoder_and_tree(contrast[0][0]))
         for contrast, sums in sides
     )
     count_text = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""

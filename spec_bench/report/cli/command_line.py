@@ -30,12 +30,12 @@ from spec_bench.report.page.build import (
     build_page_tables,
     draw_page_figure,
     find_results_file,
-    list_file_stems,
     list_page_figures_by_pair,
+    make_table_file_stems,
 )
 from spec_bench.report.papers.paper import (
-    find_figure,
-    find_table,
+    get_figure,
+    get_table,
     list_paper_names,
     load_paper,
     load_readable_papers,
@@ -77,20 +77,22 @@ def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> 
     return files
 
 
-def write_plain_report(options: Namespace) -> None:
+def rebuild_and_print_report(options: Namespace) -> None:
     """Writes a results file's table and figure, prints its checks."""
-    from spec_bench.report.summary import write_results_report
+    from spec_bench.report.summary import write_and_print_results_report
 
     if options.file.is_file():
         Experiment(
             get_results_folder(options.file), options.file.resolve().parent.name
         ).rebuild_tables(wait_s=1)
-    write_results_report(options.file, options.out or options.file.parent, options.mixed_models)
+    write_and_print_results_report(
+        options.file, options.out or options.file.parent, options.mixed_models
+    )
 
 
 def print_or_write_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
-    item = find_table(options.name)
+    item = get_table(options.name)
     cells = MeasuredRows.read_below(
         options.results, protocol=options.protocol, mixed_models=options.mixed_models
     )
@@ -105,7 +107,7 @@ def print_or_write_table(options: Namespace) -> None:
         from rich.markdown import Markdown
 
         titles = dict.fromkeys(
-            render.format_column_title(each) for each, _ in render.list_shown_columns(sheets[0])
+            render.format_grouped_title(each) for each, _ in render.list_shown_columns(sheets[0])
         )
         if len(titles) == 1:  # said below, so that columns are narrow
             text = text.replace(f"{next(iter(titles))}, ", "")
@@ -134,7 +136,7 @@ def draw_paper_figure(options: Namespace) -> None:
     from spec_bench.report import figures
     from spec_bench.report.figures.cells import list_recipe_commands
 
-    item = find_figure(options.name)
+    item = get_figure(options.name)
     cells = MeasuredRows.read_below(
         options.results, item.experiments, mixed_models=options.mixed_models
     )
@@ -221,7 +223,7 @@ def _write_experiment_files(file: Path, results: Path, mixed_models: bool) -> No
     (paper, items) = find_paper_of_experiment(folder.name)
     cells = MeasuredRows(read_rows([file], mixed_models), results)
     tables = build_page_tables(items, cells)
-    for table, stem in zip(tables, list_file_stems(tables), strict=True):
+    for table, stem in zip(tables, make_table_file_stems(tables), strict=True):
         for suffix, form in _TABLES.items():
             paths.append(tables_folder / f"{stem}.{suffix}")
             write_text(paths[-1], FORMATS[form]([table]))
@@ -275,16 +277,17 @@ def print_acceptance_lengths(options: Namespace) -> None:
     _print_wide_table(table)
 
 
-def print_tokens_by_position(options: Namespace) -> None:
+def print_tokens_by_context_length(options: Namespace) -> None:
     """Prints a table of tokens per call by where in the text the call stands."""
     from rich.table import Table
 
-    from spec_bench.metrics.calls import compute_tokens_per_call_by_position
+    from spec_bench.metrics.calls import compute_tokens_per_call_by_context_length
 
     file = find_results_file(options.name, options.results)
     cells = {
         tuple(str(row[name]) for name in ("decoder", "spec", "temperature")): {
-            stretch.first: stretch for stretch in compute_tokens_per_call_by_position(generations)
+            stretch.first: stretch
+            for stretch in compute_tokens_per_call_by_context_length(generations)
         }
         for row, generations in _iter_recorded_rows(file)
     }

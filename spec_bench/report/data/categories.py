@@ -9,8 +9,8 @@ ones and the one that every call adds.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from spec_bench.metrics.interval import Interval, clip_to_column
-from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, widen_like_tau
+from spec_bench.metrics.interval import Interval, clip_or_drop_ends
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, widen_to_tau_width
 from spec_bench.metrics.metric import clip_and_map_interval
 from spec_bench.report.data.counts import RecordReader, make_empty_sums
 from spec_bench.report.data.rows import Group, Row, to_rows
@@ -85,7 +85,7 @@ def compute_numbers_by_category(
         taus = {kind: _compute_tokens_per_call(row, kinds[kind], records) for kind in kinds}
         speeds = {
             kind: (speed := _compute_speedup(row, bases, kinds[kind], records))
-            and widen_like_tau(speed, taus[kind], "speedup")
+            and widen_to_tau_width(speed, taus[kind], "speedup")
             for kind in kinds
         }
         intervals = {"speedup": speeds, "block_efficiency": taus}
@@ -99,7 +99,7 @@ def compute_numbers_by_category(
 def _compute_tokens_per_call(
     row: Row, prompts: Sequence[str], records: RecordReader
 ) -> Interval | None:
-    table = records.prepare_tables([row], prompts)("block_efficiency")
+    table = records.make_table_getter([row], prompts)("block_efficiency")
     if table is None or table.shape[-1] < len(prompts):
         return None
     numerators, denominators = table[0].sum(axis=1)
@@ -118,7 +118,7 @@ def _compute_speedup(
     if row["decoder"] == "ar":
         return None
     for base in bases:
-        if (table := records.prepare_tables([row, base], prompts)("token_rate")) is not None:
+        if (table := records.make_table_getter([row, base], prompts)("token_rate")) is not None:
             interval = rate_ratio_interval(*table[0], *table[1])
-            return interval and clip_to_column("speedup", interval)
+            return interval and clip_or_drop_ends("speedup", interval)
     return None

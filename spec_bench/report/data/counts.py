@@ -34,14 +34,14 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.system import files
 from spec_bench.system.groups import find_shared_keys, group_by_key
-from spec_bench.vocabulary.columns import list_column_names
+from spec_bench.vocabulary.columns import list_column_names_of_kind
 
 if TYPE_CHECKING:
     from spec_bench.records.arrays import GenerationArrays
 
 Found = TypeVar("Found")
 _SCORES = frozenset(
-    list_column_names("score")
+    list_column_names_of_kind("score")
 )  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
 ENOUGH = 3  # repeats whose median leaves out one that stalled
@@ -201,13 +201,13 @@ class RecordReader:
         self._cells: dict[tuple[str, str], _RecordedCell] = {}
         self._kept: dict[str, PackedRecords] = {}  # what was read last beside a file
 
-    def get_counts(self, row: Row, name: str) -> Counts | None:
+    def get_summed_counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> the sums behind a metric over its repeats; None without records."""
         return sum_prompts_of_all_repeats(
             _list_repeat_counts(self._get_cell(row, str(row["run_id"])), name)
         )
 
-    def prepare_tables(
+    def make_table_getter(
         self,
         rows: Sequence[Row],
         prompts: Collection[str] | None = None,
@@ -279,7 +279,9 @@ class RecordReader:
         without the prompts that no session decoded for all of them. None where some row has no
         records.
         """
-        timed_rows = (self._get_counts_by_run(row, name, _list_repeat_timings) for row in rows)
+        timed_rows = (
+            self._count_by_seed_and_repeat(row, name, _list_repeat_timings) for row in rows
+        )
         cells = [sessions for sessions in timed_rows if sessions]
         if len(cells) < len(rows):
             return None
@@ -293,7 +295,7 @@ class RecordReader:
                         by_seed[seed][prompt] = by_session[common_sessions[0]]
         return counts
 
-    def _get_counts_by_run(
+    def _count_by_seed_and_repeat(
         self,
         row: Row,
         name: str,
@@ -319,7 +321,7 @@ class RecordReader:
         its prompts were measured again ``SEED/REPEAT`` -> those of a later repeat; None where some
         run has no records.
         """
-        return self._get_counts_by_run(row, name, _list_repeat_counts)
+        return self._count_by_seed_and_repeat(row, name, _list_repeat_counts)
 
 
 class RoundReader(RecordReader):
@@ -347,7 +349,7 @@ class RoundReader(RecordReader):
             return timings
         cells = [
             {
-                seed: self.get_counts({**row, "run_id": run_id}, name)
+                seed: self.get_summed_counts({**row, "run_id": run_id}, name)
                 for seed, run_id in _list_runs(row)
             }
             for row in rows

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.metrics.plain import compare_plain_with_printed
+from spec_bench.metrics.plain import iter_published_baseline_comparisons
 from spec_bench.report.data.rows import Row, format_decoder, get_number
 from spec_bench.report.papers.pairs import is_embedded, read_head_training, read_pair_configs
 from spec_bench.settings.configs import find_configs, read_yaml
@@ -40,7 +40,7 @@ def describe_differences_from_papers(
     notes = [
         *([_PREFILL] if {*_OF_DECODING} & {*names_shown} else []),
         *(_note_stand_in_mbsu(rows) if "mbsu" in names_shown else []),
-        *(line for row in rows for line in compare_plain_with_printed(row)),
+        *(line for row in rows for line in iter_published_baseline_comparisons(row)),
         *_note_replaced_prompts(rows),
         *_note_answer_limits(rows),
         *_note_unused_chat_templates(rows),
@@ -64,7 +64,7 @@ def describe_speed_caveats(rows: Sequence[Row], names_shown: Collection[str]) ->
         yield from _note_slow_baselines(rows)
 
 
-def find_generate_speedup(rows: Iterable[Row]) -> float:
+def find_generate_speedup_over_ours(rows: Iterable[Row]) -> float:
     """Returns how many times as fast as our plain decoding transformers' own ``generate`` is, where
     it is surely faster in some of the rows; else 0.
     """
@@ -79,7 +79,7 @@ def find_generate_speedup(rows: Iterable[Row]) -> float:
 def _note_slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
     """Plain decoding that a user of transformers would not have to put up with."""
     for row in rows:
-        if times := find_generate_speedup([row]):
+        if times := find_generate_speedup_over_ours([row]):
             yield (
                 f"{names.get_task_title(row['task'])}: transformers' own generate is surely faster "
                 f"than our plain decoding, {times:.2f} times. Over it, a speed-up is "

@@ -7,7 +7,7 @@ import ast
 
 import pandas as pd
 
-from spec_bench.report.data.rows import compact_columns, mask_tree_attention
+from spec_bench.report.data.rows import consolidate_columns_by_type, mask_tree_attention
 from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import Paper
 from spec_bench.settings.registry import scan_registrations
@@ -54,7 +54,7 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
         status="complete",
         run_id="printed",
     )
-    return compact_columns(row_table)
+    return consolidate_columns_by_type(row_table)
 
 
 def _find_lossless_mark(decoder: str) -> str:

@@ -43,7 +43,7 @@ from spec_bench.vocabulary.columns import (
 from spec_bench.vocabulary.decoders import DRAFT_MODELS, get_decoder_parts
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.numbers import format_count
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
@@ -54,7 +54,7 @@ BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own s
 SERVER = "server"  # the device of rows that a server decoded
 NOT_STATED = " not stated"
 _FEW_UNSTATED = 2
-TIMED = frozenset(columns.list_column_names("time", "energy"))
+TIMED = frozenset(columns.list_column_names_of_kind("time", "energy"))
 _NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
@@ -69,13 +69,17 @@ def read_rows(paths: Iterable[Path], mixed_models: bool = False) -> pd.DataFrame
         path for path in paths if path.stat().st_size or not _read_stored_rows(path).empty
     )
     frames = [
-        read_results(path, mixed_models).assign(experiment=path.parent.name, file=str(path))
+        read_results_file(path, mixed_models).assign(experiment=path.parent.name, file=str(path))
         for path in nonempty_paths
     ]
-    return compact_columns(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
+    return (
+        consolidate_columns_by_type(pd.concat(frames, ignore_index=True))
+        if frames
+        else pd.DataFrame()
+    )
 
 
-def read_results(path: Path, mixed_models: bool = False) -> pd.DataFrame:
+def read_results_file(path: Path, mixed_models: bool = False) -> pd.DataFrame:
     """The rows of one results file with those of cells that have ended since it was written, and
     those that a search screened for it; ``mixed_models`` under one name will be told apart. Raises
     UsageError: there is no such file, or no rows.
@@ -87,7 +91,7 @@ def read_results(path: Path, mixed_models: bool = False) -> pd.DataFrame:
                 f"no results file {str(path)!r}", files.get_results_folder(path)
             )
         raise UsageError(f"{str(path)!r} has no rows")
-    rows = compact_columns(
+    rows = consolidate_columns_by_type(
         clear_past_times_and_energy(rows.assign(tree_attention=mask_tree_attention(rows)))
     )
     # Of one seed each: a row of pooled seeds has no single rate.
@@ -129,7 +133,7 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
             if part.nunique() < 2:
                 continue
             spellings = rows[model][part.index].unique()
-            if not are_mixed(rows):
+            if not separates_mixed_models(rows):
                 spelled = part.unique() if len(spellings) == 1 else spellings
                 raise UsageError(
                     f"{' '.join(map(str, key))} has several models under one name: {model} "
@@ -141,7 +145,7 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def are_mixed(rows: pd.DataFrame) -> bool:
+def separates_mixed_models(rows: pd.DataFrame) -> bool:
     """Returns whether models under one name are told apart in these rows."""
     return MIXED in rows and bool(rows[MIXED].any())
 
@@ -161,7 +165,7 @@ def _read_stored_rows(path: Path) -> pd.DataFrame:
     return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
 
 
-def compact_columns(rows: pd.DataFrame) -> pd.DataFrame:
+def consolidate_columns_by_type(rows: pd.DataFrame) -> pd.DataFrame:
     """Stores columns of a type together, texts too: selecting rows is several times faster then."""
     return rows.astype(dict.fromkeys(rows.select_dtypes("str"), object)).copy()
 
@@ -232,10 +236,10 @@ def select_or_read_figure_rows(item: Figure, rows: pd.DataFrame, results: Path) 
         if not matches:
             raise UsageError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
         return pd.read_csv(matches[0])
-    return select_experiments(rows, item.experiments)
+    return select_experiments_or_all(rows, item.experiments)
 
 
-def select_experiments(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
+def select_experiments_or_all(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
     """Returns the rows that a paper's table, figure or claim may take: of the paper's jobs, if any.
 
     Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
@@ -248,7 +252,7 @@ def select_experiments(rows: pd.DataFrame, experiments: Collection[str]) -> pd.D
     return rows if selection.empty else selection
 
 
-def drop_duplicate_cells(rows: pd.DataFrame) -> pd.DataFrame:
+def drop_duplicates_with_fewer_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns each cell once; one that was measured twice with the larger number of prompts."""
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
@@ -309,7 +313,7 @@ def get_interval(row: Row | pd.Series, column: str) -> Interval | None:
 
 def compute_max_tokens_per_call(row: Row) -> float | None:
     """Returns the most tokens that a target call can bring; None if the shorthand names a tree."""
-    spec = parse(str(row["spec"]))
+    spec = parse_tree_spec(str(row["spec"]))
     unknown = spec.form == "name" or (spec.depth == 0 and row["decoder"] != "ar")
     return None if unknown else spec.depth + 1.0
 
@@ -457,7 +461,7 @@ def _mask_heading_columns(
     return columns
 
 
-def format_group_title(group: Group) -> str:
+def format_title_without_pair(group: Group) -> str:
     """Returns the group's title for people, without its pair, which stands beside it."""
     first_row = group.rows.iloc[0]
     title = group.title.replace(f", pair {first_row.pair}", "")

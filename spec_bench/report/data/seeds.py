@@ -19,19 +19,19 @@ import numpy as np
 import pandas as pd
 
 from spec_bench.metrics import metric
-from spec_bench.metrics.interval import Interval, clip_to_column
+from spec_bench.metrics.interval import Interval, clip_or_drop_ends
 from spec_bench.metrics.intervals import (
     RATIOS,
     interval_where_few_differ,
     ratio_intervals,
-    widen_like_tau,
+    widen_to_tau_width,
 )
 from spec_bench.metrics.metric import MEASURED_ANEW, clip_and_map_interval
 from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.counts import RecordReader, Table, make_empty_sums
 from spec_bench.report.data.rows import (
     Row,
-    compact_columns,
+    consolidate_columns_by_type,
     list_cell_key_columns,
     select_identifying_columns,
     to_rows,
@@ -90,10 +90,10 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     if len(alone := rows.drop(replaced)):
         table = pd.concat([alone.assign(**{SEEDS: alone.seed.map(str)}), table])
     order = [index for index in rows.index if index in table.index]
-    return compact_columns(table.loc[order].infer_objects())
+    return consolidate_columns_by_type(table.loc[order].infer_objects())
 
 
-def format_seeds(row: Row | pd.Series) -> str:
+def format_seed_list(row: Row | pd.Series) -> str:
     """Returns the seeds behind a row: ``seed 0``, ``seeds 0, 1``."""
     seeds = str(row.get(SEEDS, row["seed"])).split(",")
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
@@ -147,12 +147,12 @@ def _make_pool(
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
     ours, theirs = zip(*(runs[column] for column in sound), strict=True)
-    count_tables = records.prepare_tables([_make_pooled_row(ours)], sum_seeds=True)
+    count_tables = records.make_table_getter([_make_pooled_row(ours)], sum_seeds=True)
     tables = dict[str, Table]()
     for column in (c for c in columns if c.interval and None not in cells[c.name]):
         name = column.name
         if name == "speedup" and None not in theirs:  # over baselines timed in turn
-            table = records.prepare_tables(
+            table = records.make_table_getter(
                 [_make_pooled_row(ours), _make_pooled_row(theirs)], sum_seeds=True
             )("token_rate")
         else:
@@ -194,13 +194,13 @@ def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> lis
                 rare = interval_where_few_differ(RATIOS[2], tables[name], sums.largest_difference)
                 interval = clip_and_map_interval(sums, rare or interval)
                 tau = interval if name == "block_efficiency" else tau
-                interval = widen_like_tau(interval, tau, name)
+                interval = widen_to_tau_width(interval, tau, name)
                 interval = (
                     interval.clip(*seed_interval.ends)
                     if name == "speedup" and seed_interval.ends
                     else interval
                 )
-            interval = clip_to_column(name, interval or seed_interval)
+            interval = clip_or_drop_ends(name, interval or seed_interval)
             if name == "speedup" and interval.between > 0.5:
                 row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_DISAGREEMENT}".removeprefix(
                     "; "

@@ -11,10 +11,10 @@ from functools import partial
 import pandas as pd
 
 from spec_bench.report.data.rows import (
-    are_mixed,
     format_setting,
     join_settings,
     mask_draft_models,
+    separates_mixed_models,
 )
 from spec_bench.system.files import hash_json
 from spec_bench.vocabulary.columns import (
@@ -49,19 +49,19 @@ def split_by_settings(
     texts = {
         setting: rows[setting.name].map(partial(format_setting, setting)) for setting in columns
     }
-    if are_mixed(rows) and "draft" in rows:
+    if separates_mixed_models(rows) and "draft" in rows:
         draft = replace(get_column("draft"), apart="pair")
         columns.append(draft)
         texts[draft] = rows.draft.map(partial(format_setting, draft)).where(mask_draft_models(rows))
     run_texts = [texts[setting] for setting in columns if setting.apart == "run"]
     alone = {
-        setting: _list_heading_values(rows, setting, texts[setting], ()) for setting in columns
+        setting: _blank_agreeing_texts(rows, setting, texts[setting], ()) for setting in columns
     }
     varying_columns = [setting for setting in columns if (alone[setting] != _ANY).any()]
     if not varying_columns:
         return [("", rows)]
     values = [
-        _list_heading_values(rows, setting, texts[setting], run_texts)
+        _blank_agreeing_texts(rows, setting, texts[setting], run_texts)
         for setting in varying_columns
     ]
     keys = list(zip(*values, strict=True))
@@ -78,7 +78,7 @@ def split_by_settings(
     return sorted(parts, key=lambda part: -len(part[1]))
 
 
-def _list_heading_values(
+def _blank_agreeing_texts(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
 ) -> pd.Series:
     """A column's values for headings; empty where all agree, or where ``run`` tells them."""

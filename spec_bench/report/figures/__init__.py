@@ -1,4 +1,4 @@
-"""The papers' figures from measured rows: ``draw_figure_files(find_figure("rsd/4"), rows, path)``.
+"""The papers' figures from measured rows: ``draw_figure_files(get_figure("rsd/4"), rows, path)``.
 
 A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which returns matplotlib
 figures, most by ``grid.draw_panels``. Knows nothing about where rows come from.

@@ -26,11 +26,11 @@ import pandas as pd
 from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.rows import (
     clear_times_and_energy,
-    drop_duplicate_cells,
+    drop_duplicates_with_fewer_prompts,
     find_score_column,
     group_rows,
     mask_tree_attention,
-    select_experiments,
+    select_experiments_or_all,
 )
 from spec_bench.report.papers.pairs import find_pair_config, read_pair_configs
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
@@ -38,7 +38,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, select_identifying_columns
 from spec_bench.vocabulary.names import get_task_title as get_task_title
 from spec_bench.vocabulary.published import KEYS, pivot_numbers
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 GROUP = "cell.group"
 SCORE = "cell.score"
@@ -83,7 +83,7 @@ class FigureCells:
             if item.tables:
                 return rows[rows.table.isin(item.tables)]
             return rows[rows.task.isin(item.tasks)] if item.tasks else rows
-        chosen = select_usable_rows(self.given, item, paths_as_rows)
+        chosen = select_valid_experiment_rows(self.given, item, paths_as_rows)
         chosen = paper_rows if len(paper_rows := chosen[chosen.pair.isin(pairs)]) else chosen
         if item.tasks:
             any_task = ~chosen.pair.isin(pairs) & (not list_foreign_experiments(item, chosen))
@@ -113,7 +113,7 @@ class FigureCells:
         return read_printed_cells(self.item.paper, rows.pair)
 
 
-def select_usable_rows(
+def select_valid_experiment_rows(
     rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False
 ) -> pd.DataFrame:
     """Rows of the recipe's experiments, each once. Raises NothingMeasuredError: none is left."""
@@ -121,7 +121,7 @@ def select_usable_rows(
     valid = valid if valid.empty else valid[valid.status != "failed"]
     if valid.empty:
         raise make_nothing_measured_error(item)
-    return drop_duplicate_cells(select_experiments(valid, item.experiments))
+    return drop_duplicates_with_fewer_prompts(select_experiments_or_all(valid, item.experiments))
 
 
 def list_foreign_experiments(item: Figure, rows: pd.DataFrame) -> list[str]:
@@ -264,7 +264,7 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _make_tree_columns(spec: str) -> dict[str, Any]:
     """Returns the columns of a shorthand; NaN for a name or for a printed line without one."""
-    tree = parse(spec) if spec else None
+    tree = parse_tree_spec(spec) if spec else None
     if tree is None or tree.form == "name":
         return {"form": "name", **dict.fromkeys(("width", "depth", "nodes", "paths"), nan)}
     facts = {name: getattr(tree, name) for name in ("form", "width", "depth", "nodes")}

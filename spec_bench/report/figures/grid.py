@@ -352,7 +352,7 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
     if guide is not None:
         plot.axhline(guide, color=GREY, linewidth=0.8, zorder=0)
     panel.format_axes()
-    panel.write_texts()
+    panel.write_mark_texts()
 
 
 def _label_panel(

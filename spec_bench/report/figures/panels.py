@@ -153,7 +153,7 @@ class Panel:
         for drawn_series in result:
             self._draw_series(drawn_series, style, chosen)
             if chosen.write:
-                self._collect_texts(drawn_series.rows, chosen.write)
+                self._collect_mark_texts(drawn_series.rows, chosen.write)
         self.captions += [chosen.caption] * bool(result)
         self.drawn += result
         return result
@@ -224,7 +224,7 @@ class Panel:
             ]
         return printed_rows.loc[matching_rows["index"].unique()].dropna(subset=[self.x])
 
-    def _collect_texts(self, rows: pd.DataFrame, template: str) -> None:
+    def _collect_mark_texts(self, rows: pd.DataFrame, template: str) -> None:
         """Fills a text for each row's mark; none where a column that it names has no value."""
         for index, row in rows.iterrows():
             text = fill_template(template, rows.loc[[index]])
@@ -246,7 +246,7 @@ class Panel:
             line_style = {"color": look.colour, "linewidth": style["linewidth"]}
             self.plot.step(series.rows[self.x], series.rows[self.y], where=steps, **line_style)
             return
-        places = self._text_places
+        places = self._x_categories
 
         def place_values(values: pd.Series) -> pd.Series:
             at = values.map(lambda value: places.index(str(value))) if places else values
@@ -289,7 +289,7 @@ class Panel:
             )
 
     @cached_property
-    def _text_places(self) -> list[str]:
+    def _x_categories(self) -> list[str]:
         """The places along an x that is text, the same in all panels; none for numbers."""
         values = self.list_values(self.x)
         return values if any(isinstance(value, str) for value in values) else []
@@ -309,7 +309,7 @@ class Panel:
                 self.plot.minorticks_off()
             if axis.ticks:
                 ticks(axis.ticks)
-        if places := self._text_places:
+        if places := self._x_categories:
             self.plot.set_xticks(range(len(places)), places)
 
     def _get_axis(self, column: str) -> Axis:
@@ -336,7 +336,7 @@ class Panel:
         hint = self._get_axis(missing).hint
         return self.empty or f"{self.format_axis_label(missing)} not measured: {cause}{hint}"
 
-    def write_texts(self) -> None:
+    def write_mark_texts(self) -> None:
         """Writes each text beside its mark, on the side where most room is left.
 
         Room is the distance to marks and texts, in sizes of the text; none is beyond the panel.

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from spec_bench.system.files import atomic_replace
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decoder
-from spec_bench.vocabulary.names import MARKS, get_printed_name
+from spec_bench.vocabulary.names import MARKS, get_decoder_or_task_title
 from spec_bench.vocabulary.numbers import format_count
 
 FORMATS = ("png", "pdf")
@@ -168,7 +168,7 @@ def fill_template(text: str, rows: pd.DataFrame, **extras: object) -> str:
     values_known = {"marks": format_inexact_marks(rows), **extras}
 
     def format_shown(value: Any) -> Any:
-        return get_printed_name(value) if isinstance(value, str) else value
+        return get_decoder_or_task_title(value) if isinstance(value, str) else value
 
     def replace_name(match: re.Match[str]) -> str:
         name, form = match.groups()
@@ -199,6 +199,6 @@ def format_inexact_marks(rows: pd.DataFrame) -> str:
     texts_by_mark = {mark: text for mark, text in MARKS.items() if (rows.lossless == mark).any()}
     elsewhere = rows.lossless == "unaudited"
     if elsewhere.any() and not elsewhere[rows.decoder != "ar"].all():
-        decoders = dict.fromkeys(map(get_printed_name, rows.decoder[elsewhere]))
+        decoders = dict.fromkeys(map(get_decoder_or_task_title, rows.decoder[elsewhere]))
         texts_by_mark["unaudited"] = f"{', '.join(decoders)}: {MARKS['unaudited']}"
     return f" ({', '.join(texts_by_mark.values())})" if texts_by_mark else ""

@@ -19,8 +19,8 @@ from spec_bench.report.data.rows import (
     compute_error_bars,
     find_filled_column,
     format_decoder,
-    format_group_title,
     format_prompt_count,
+    format_title_without_pair,
     format_tree_titles,
     get_timing_doubt,
     to_rows,
@@ -81,12 +81,12 @@ def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
     A panel has the 30 fastest at most, a picture nine panels; a line says what is left out. A
     single panel is drawn on ``ax``, if given, which is returned.
     """
-    valid_rows = _select_decoder_rows(pd.concat([group.rows for group in groups]))
+    valid_rows = _drop_failed_and_baseline_rows(pd.concat([group.rows for group in groups]))
     measure = find_filled_column(valid_rows, _MEASURES)
     if measure is None:
         return None
     panels = [
-        (format_group_title(group), bars)
+        (format_title_without_pair(group), bars)
         for group in groups
         if len(bars := _select_bars(group, measure))
     ]
@@ -135,7 +135,7 @@ def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
     return figure
 
 
-def _select_decoder_rows(rows: pd.DataFrame) -> pd.DataFrame:
+def _drop_failed_and_baseline_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows.status != "failed") & (rows.decoder != "ar")]
 
 
@@ -144,7 +144,7 @@ def _select_bars(group: Group, measure: str) -> pd.DataFrame:
     ``doubtful`` whether its times decide nothing.
     """
     rows = group.rows.assign(spec=format_tree_titles(group.rows))
-    rows = _select_decoder_rows(rows)[lambda frame: frame[measure].notna()]
+    rows = _drop_failed_and_baseline_rows(rows)[lambda frame: frame[measure].notna()]
     texts = []
     for row in to_rows(rows):
         mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")

@@ -16,7 +16,7 @@ from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     format_decoder,
     get_number_and_ends,
-    read_results,
+    read_results_file,
     refuse_or_separate_models,
     select_undoubted_rows,
 )
@@ -89,7 +89,9 @@ def draw_and_format_throughput(file: Path, mixed_models: bool = False) -> str:
     from rich.table import Table
 
     lines = split_throughput_lines(
-        pool_seeds(refuse_or_separate_models(read_results(file, mixed_models)), RecordReader(file))
+        pool_seeds(
+            refuse_or_separate_models(read_results_file(file, mixed_models)), RecordReader(file)
+        )
     )
     console = Console(width=160)
     with console.capture() as capture:

@@ -27,8 +27,8 @@ from spec_bench.report.data.counts import RecordReader, read_provenance
 from spec_bench.report.data.differences import describe_differences_from_papers
 from spec_bench.report.data.rows import (
     Group,
-    format_group_title,
     format_harness_note,
+    format_title_without_pair,
     group_rows,
     list_footnotes,
     mask_past_engine,
@@ -36,7 +36,7 @@ from spec_bench.report.data.rows import (
     refuse_or_separate_models,
     to_rows,
 )
-from spec_bench.report.data.seeds import format_seeds, pool_seeds
+from spec_bench.report.data.seeds import format_seed_list, pool_seeds
 from spec_bench.report.data.splits import make_file_suffixes
 from spec_bench.report.page.headline import format_answer, make_headline, make_headlines
 from spec_bench.report.page.results_table import (
@@ -56,8 +56,8 @@ from spec_bench.report.papers.paper import (
 from spec_bench.report.tables.build import build_tables_by_setting
 from spec_bench.report.tables.measured import (
     RESULTS,
+    ItemProgress,
     MeasuredRows,
-    TableProgress,
     build_training_and_run_commands,
     compute_progress_by_pair,
     list_wanted_cells,
@@ -222,7 +222,7 @@ def to_data_uri(path: Path, max_pixels: int) -> str:
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
 
 
-def list_file_stems(sheets: Sequence[TableSheet]) -> list[str]:
+def make_table_file_stems(sheets: Sequence[TableSheet]) -> list[str]:
     """Names the tables' files: the table's name, another pair's name, distinctive settings."""
     parts = make_file_suffixes(sheet.setting for sheet in sheets)
     return [
@@ -298,7 +298,7 @@ def build_page(
     max_lines = max(_FEWEST_LINES, _MOST_LINES // len(groups))
     views: list[dict[str, Any]] = [
         {
-            "title": format_group_title(group),
+            "title": format_title_without_pair(group),
             "pair": str(group.rows.iloc[0].pair),
             "task": str(group.rows.iloc[0].task),
             "card": make_headline(group),
@@ -343,7 +343,7 @@ def _build_paper_part(
     paper, items = find_paper_of_experiment(experiment)
     page_figures = list_page_figures_by_pair(paper, items, cells) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
-    shares: dict[tuple[RequestedCell, ...], tuple[Item, TableProgress]] = {}
+    shares: dict[tuple[RequestedCell, ...], tuple[Item, ItemProgress]] = {}
     for item in items:
         for part in (
             compute_progress_by_pair(paper, item, cells) if paper and item.kind == kind else ()
@@ -434,7 +434,7 @@ def _list_summary_tiles(
 
 
 def _format_sampling(rows: pd.DataFrame) -> str:
-    rows = rows.assign(seeds=[format_seeds(row) for row in to_rows(rows)])
+    rows = rows.assign(seeds=[format_seed_list(row) for row in to_rows(rows)])
     texts = (
         f"{describe_sampling(row)}, {row['seeds']}, batch {row['batch_size']}"
         for row in to_rows(rows)
@@ -490,12 +490,14 @@ def _make_index_entry(folder: Path, results: Path) -> dict[str, Any]:
         "cells": len(valid_rows),
         "answer": format_answer(make_headlines(group_rows(rows))) if len(valid_rows) else "",
         "day": max(days, default=""),
-        "links": list(_iter_file_links(folder, results, paper)),
+        "links": list(_iter_links_with_thumbnails(folder, results, paper)),
         "targets": list(rows.target) if "target" in rows else [],
     }
 
 
-def _iter_file_links(folder: Path, results: Path, paper: str) -> Iterator[tuple[str, str, str]]:
+def _iter_links_with_thumbnails(
+    folder: Path, results: Path, paper: str
+) -> Iterator[tuple[str, str, str]]:
     """Names its figures, then its tables; with their paths and a small picture of the first."""
     pictures = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
     for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):

@@ -22,15 +22,18 @@ from spec_bench.metrics.interval import (
     choose_decoder,
 )
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.data.differences import find_chance_difference, find_generate_speedup
+from spec_bench.report.data.differences import (
+    find_chance_difference,
+    find_generate_speedup_over_ours,
+)
 from spec_bench.report.data.rows import (
     BESIDE,
     Group,
     Row,
     find_filled_column,
     format_decoder,
-    format_group_title,
     format_prompt_count,
+    format_title_without_pair,
     format_tree_titles,
     get_empty_reason,
     get_interval,
@@ -39,7 +42,7 @@ from spec_bench.report.data.rows import (
     get_timing_doubt,
     group_rows,
     list_cell_key_columns,
-    read_results,
+    read_results_file,
     select_undoubted_rows,
     to_rows,
 )
@@ -102,7 +105,7 @@ def make_headline(group: Group) -> Headline | None:
     metric = find_filled_column(rows, _METRICS)
     if metric is None:
         return None
-    rows = _keep_first_meter(rows[rows[metric].notna()])
+    rows = _keep_first_energy_meter(rows[rows[metric].notna()])
     choice = _choose_by_speed(group, rows, metric)
     tie_count = 1
     winner = rows.loc[rows[metric].idxmax()]
@@ -136,21 +139,27 @@ def make_headline(group: Group) -> Headline | None:
         certainty += f" ({names.MARKS.get(law, law)})"
     return Headline(
         pair=str(winner.pair),
-        task=format_group_title(group),
+        task=format_title_without_pair(group),
         decoder=decoder,
         code=code,
         value=value,
         interval=interval,
         sure=certainty,
         basis=", ".join(
-            filter(None, [_describe_basis(rows, metric, choice), _describe_generate(group, metric)])
+            filter(
+                None,
+                [
+                    _describe_prompts_and_cells(rows, metric, choice),
+                    _describe_faster_generate(group, metric),
+                ],
+            )
         ),
         tied=(tie_count, len(rows)),
         spec=str(group.rows.spec[winner.name]) if code not in ("", "ar") else "",
     )
 
 
-def _keep_first_meter(rows: pd.DataFrame) -> pd.DataFrame:
+def _keep_first_energy_meter(rows: pd.DataFrame) -> pd.DataFrame:
     """Keeps the first of the rows that differ in the energy's meter alone."""
     if "energy_method" not in rows:
         return rows
@@ -172,14 +181,14 @@ def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderCh
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         is_seed_bound = bool(get_empty_reason(row, SEEDS))
         speed = Interval(value / plain.value, *ends, between=is_seed_bound)
-        doubt = get_timing_doubt(row) or _describe_chance(speed.value, chance)
+        doubt = get_timing_doubt(row) or _explain_within_chance(speed.value, chance)
         prompts = get_number(row, "prompts") or 0
         speeds.append(DecoderSpeed(format_decoder(row), speed, prompts, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
     return choose_decoder(speeds, f"prompts{stage}")
 
 
-def _describe_chance(speed: float, chance: float) -> str:
+def _explain_within_chance(speed: float, chance: float) -> str:
     """Says that a speed-up is no larger than what two rows of one configuration differ by."""
     if not 1 < speed <= 1 + chance:
         return ""
@@ -203,7 +212,9 @@ def widen_interval(
     return bonferroni_ends((value, low, high), get_number(row, "prompts") or 0, cells_covered)
 
 
-def _describe_basis(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str:
+def _describe_prompts_and_cells(
+    rows: pd.DataFrame, metric: str, choice: DecoderChoice | None
+) -> str:
     """Returns what the answer rests on: prompts, and how many cells the intervals cover at once."""
     basis = format_prompt_count(rows)
     if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
@@ -215,9 +226,9 @@ def _describe_basis(rows: pd.DataFrame, metric: str, choice: DecoderChoice | Non
     return ", ".join(filter(None, [basis, cells if len(rows) > 1 else ""]))
 
 
-def _describe_generate(group: Group, metric: str) -> str:
+def _describe_faster_generate(group: Group, metric: str) -> str:
     """Says so where transformers' own plain decoding is surely faster than ours."""
-    times = find_generate_speedup(to_rows(group.rows)) if metric == "speedup" else 0.0
+    times = find_generate_speedup_over_ours(to_rows(group.rows)) if metric == "speedup" else 0.0
     return f"transformers' generate is {times:.2f}× as fast as AR" if times else ""
 
 
@@ -274,7 +285,7 @@ _OF_STAGES = ("stage ", "prompts ")
 
 def list_headline_sentences(results_file: Path, run_ids: Collection[str]) -> list[str]:
     """The last lines of the report on a results file, of some runs alone."""
-    rows = read_results(results_file)
+    rows = read_results_file(results_file)
     rows = pool_seeds(rows[rows.run_id.isin([*run_ids])], RecordReader(results_file))
     return [line.sentence for line in make_headlines(group_rows(rows))]
 

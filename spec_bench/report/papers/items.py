@@ -159,7 +159,7 @@ class TableLines:
 
 
 @settings
-class ProtocolNotes:
+class NotesByProtocol:
     """What readers must know of rows of each protocol: what is the authors' in it, what is ours."""
 
     clean: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ from spec_bench.report.papers.items import (
     PAPER,
     Figure,
     Item,
-    ProtocolNotes,
+    NotesByProtocol,
     Table,
     find_paper_folders,
     read_recipe_folder,
@@ -108,7 +108,7 @@ class Paper:
     folder: Path  # of its files
     tables: tuple[Table, ...] = field(repr=False)  # in the paper's order
     figures: tuple[Figure, ...] = field(repr=False)  # likewise
-    protocols: ProtocolNotes = field(default_factory=ProtocolNotes, repr=False)
+    protocols: NotesByProtocol = field(default_factory=NotesByProtocol, repr=False)
 
     @functools.cached_property
     def claims(self) -> tuple[Claim, ...]:
@@ -184,17 +184,17 @@ def load_readable_papers() -> list[Paper]:
     return papers
 
 
-def find_table(name: str) -> Table:
+def get_table(name: str) -> Table:
     """A table by its name, such as ``rsd/7``; ValueError, with the choices, for another one."""
-    return _find_item(load_paper(name.partition("/")[0]).tables, "table", name)
+    return _get_item(load_paper(name.partition("/")[0]).tables, "table", name)
 
 
-def find_figure(name: str) -> Figure:
+def get_figure(name: str) -> Figure:
     """A figure by its name, such as ``rsd/4``; ValueError, with the choices, for another one."""
-    return _find_item(load_paper(name.partition("/")[0]).figures, "figure", name)
+    return _get_item(load_paper(name.partition("/")[0]).figures, "figure", name)
 
 
-def _find_item(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
+def _get_item(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
     for item in items:
         if item.name == name:
             return item
@@ -266,7 +266,7 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
         )
     if "claims" in data:
         raise UsageError("claims are functions in claims.py beside it now: experiments/README.md")
-    protocols = read_settings(ProtocolNotes, data.pop("protocols", {}), "protocols")
+    protocols = read_settings(NotesByProtocol, data.pop("protocols", {}), "protocols")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise UsageError(f"unknown key {unknown[0]!r}")

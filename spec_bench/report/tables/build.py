@@ -36,7 +36,7 @@ from spec_bench.report.tables.printed import (
     TableSheet,
     format_tree_widths,
     get_printed_number,
-    iter_rival_places,
+    iter_signs_and_rival_places,
     lay_out_printed_table,
     list_requested_cells,
 )
@@ -46,7 +46,7 @@ from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.published import Row as Number
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 NOT_RUN = "not run"
 NO_VALUE = "no value"
@@ -77,7 +77,7 @@ def build_tables_by_setting(
     The headings name the differences. Commands for missing cells stand below the first. Raises
     ValueError: no such pair.
     """
-    cells = cells.for_experiments(item.experiments)
+    cells = cells.for_experiments_or_all(item.experiments)
     whole_sheet = build_table(item, cells, pair)
     parts = cells.split_by_run_settings(whole_sheet.wanted)
     if len(parts) == 1:
@@ -93,7 +93,7 @@ def build_tables_by_setting(
 
 def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> TableSheet:
     """A table with its measured cells, notes and commands, of a pair or of the paper's pairs."""
-    cells = cells.for_experiments(item.experiments)
+    cells = cells.for_experiments_or_all(item.experiments)
     if pair is not None:
         refuse_unknown_pair(item, pair, cells)
     sheet = fill_in_measured(lay_out_printed_table(item.name, pair), cells)
@@ -138,7 +138,7 @@ def fill_in_measured(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     new = {place["line"] for place in places if place["ours"]}
     new -= {place["line"] for place in places if id(place["row"]) in own}
     places = [place for place in places if not place["extra"] or place["line"] in new]
-    for sign, rivals in iter_rival_places(places, sheet.columns):
+    for sign, rivals in iter_signs_and_rival_places(places, sheet.columns):
         exact = [place for place in rivals if place["ours"] and not place["mark"]]
         ends = [sorted((sign * place["low"], sign * place["high"])) for place in exact]
         if len(exact) > 1 and not np.isnan(ends).any():
@@ -170,14 +170,17 @@ def _find_value(
     ours = values[0]
     if len(values) > 1:
         mark = values[0]["mark"] or values[1]["mark"]
-        ours = {"mark": mark, **_compare_two_cells(place, column, known_rows, values, cells)}
+        ours = {
+            "mark": mark,
+            **_compute_ratio_or_difference(place, column, known_rows, values, cells),
+        }
     is_comparable = place["papers"] and not ours.get("doubted")
     printed = get_printed_number(place) if is_comparable else nan
     gap = ours.get("value", nan) - printed
     return {**ours, "number": number, "ours": True, "difference": gap}
 
 
-def _compare_two_cells(
+def _compute_ratio_or_difference(
     place: Place,
     column: PaperColumn,
     rows: Sequence[Row],
@@ -239,7 +242,7 @@ def _list_measured_notes(
     if item.unprinted is not None:
         source = "Nobody has printed this table."
     notes = [
-        f"{source} Ours: {_format_origin(rows)}. In brackets: 95% intervals, "
+        f"{source} Ours: {_describe_shown_rows(rows)}. In brackets: 95% intervals, "
         "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
         *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
@@ -302,7 +305,7 @@ def _list_unmeasured_notes(
     return [*notes, *_note_stand_in_drafts(sheet)]
 
 
-def _format_origin(rows: Sequence[Row]) -> str:
+def _describe_shown_rows(rows: Sequence[Row]) -> str:
     """Pairs, prompts and seeds of the rows shown."""
     pairs = sorted({str(row["pair"]) for row in rows})
     prompts = sorted({int(row["prompts"]) for row in rows if not pd.isna(row.get("prompts"))})
@@ -311,12 +314,12 @@ def _format_origin(rows: Sequence[Row]) -> str:
     files = sorted({str(row["file"]) for row in rows})
     return (
         f"pair {_format_names(pairs)}, {count} prompts a cell, "
-        f"{_describe_machines_and_sizes(rows)}, "
+        f"{_describe_machines_and_settings(rows)}, "
         f"seed {_format_names([str(s) for s in seeds])}, from {_format_names(files)}"
     )
 
 
-def _describe_machines_and_sizes(rows: Sequence[Row]) -> str:
+def _describe_machines_and_settings(rows: Sequence[Row]) -> str:
     """Machines, temperatures, batch sizes and lengths of answers of the rows shown."""
     told = []
     for name in ("machine", *SAMPLING, "batch_size", "max_new_tokens"):
@@ -395,7 +398,7 @@ def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> li
         row = (
             cells.find_row(request) if request.pick != "spec" and request.decoder != "sd" else None
         )
-        if row is not None and {*(parse(str(row["spec"])).widths or ())} == {1}:
+        if row is not None and {*(parse_tree_spec(str(row["spec"])).widths or ())} == {1}:
             trees = chains.setdefault(names.get_decoder_style(request.decoder).title, {})
             trees[format_tree_widths(request.decoder, str(row["spec"]))] = None
     notes += [

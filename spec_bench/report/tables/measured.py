@@ -26,7 +26,7 @@ from spec_bench.report.data.rows import (
     get_timing_doubt,
     read_rows,
     refuse_or_separate_models,
-    select_experiments,
+    select_experiments_or_all,
     to_rows,
 )
 from spec_bench.report.data.seeds import pool_seeds
@@ -42,7 +42,7 @@ from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import CLEAN
 from spec_bench.vocabulary.decoders import get_decoder_parts
 from spec_bench.vocabulary.numbers import format_count
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 RESULTS = Path("results")  # where nothing else is said
 _CELL = ("task", "decoder", "tree_attention")
@@ -92,11 +92,11 @@ class MeasuredRows:
         """Names of the pairs that have rows, of these tasks."""
         return sorted({pair for pair, task, *_ in self._cells if not tasks or task in tasks})
 
-    def for_experiments(self, experiments: tuple[str, ...]) -> MeasuredRows:
-        """Returns the rows of each pair for these experiments (``select_experiments``)."""
+    def for_experiments_or_all(self, experiments: tuple[str, ...]) -> MeasuredRows:
+        """Returns the rows of each pair for these experiments (``select_experiments_or_all``)."""
         if experiments not in self._of:
             pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.listed else []
-            selections = [select_experiments(rows, experiments) for _, rows in pairs]
+            selections = [select_experiments_or_all(rows, experiments) for _, rows in pairs]
             selection = pd.concat(selections).sort_index() if selections else self.rows
             is_all = len(selection) == len(self.rows)
             self._of[experiments] = (
@@ -114,7 +114,7 @@ class MeasuredRows:
             spec = self.find_ablation_spec(request)
         elif request.pick == "same depth":
             fastest = pick_fastest(self._find_rows(request._replace(decoder=request.among[0])))
-            spec = "" if fastest is None else str(len(parse(fastest["spec"]).numbers))
+            spec = "" if fastest is None else str(len(parse_tree_spec(fastest["spec"]).numbers))
         matches = [row for row in fits if str(row["spec"]) == spec]
         matches += fits if request.pick == "preferred" else []
         return matches[0] if matches else None
@@ -229,7 +229,7 @@ _SOURCES = {"embedded": "task.source.kind=embedded", "local": "task.source.path=
 
 
 @dataclass(frozen=True)
-class TableProgress:
+class ItemProgress:
     """One pair's share of a table or figure."""
 
     pair: str
@@ -265,17 +265,17 @@ def list_wanted_cells(paper: Paper, item: Item) -> tuple[RequestedCell, ...]:
 
 def compute_progress_by_pair(
     paper: Paper, item: Item, cells: MeasuredRows, pair: str | None = None
-) -> list[TableProgress]:
+) -> list[ItemProgress]:
     """Each of the paper's pairs, then other measured pairs; or this pair only."""
-    cells = cells.for_experiments(item.experiments)
+    cells = cells.for_experiments_or_all(item.experiments)
     requests = list_wanted_cells(paper, item)
     pairs = list(dict.fromkeys(request.pair for request in requests))
 
-    def share(name: str) -> TableProgress:
+    def share(name: str) -> ItemProgress:
         is_other = name not in pairs
         own = (request for request in requests if is_other or request.pair == name)
         wanted = tuple(dict.fromkeys(request._replace(pair=name) for request in own))
-        return TableProgress(name, not is_other, wanted, cells.list_missing(wanted))
+        return ItemProgress(name, not is_other, wanted, cells.list_missing(wanted))
 
     if pair is not None:
         return [share(pair)]
@@ -315,7 +315,7 @@ def format_paper_progress(
     return "\n".join(lines) + "\n"
 
 
-def _format_progress(item: Item, shares: Sequence[TableProgress]) -> str:
+def _format_progress(item: Item, shares: Sequence[ItemProgress]) -> str:
     """Cells measured of cells needed, pairs with equal counts together."""
     if isinstance(item, Figure) and item.command:
         return f"{item.how}: {item.command}"
@@ -356,13 +356,13 @@ def build_training_and_run_commands(
     runs = [
         _format_command(
             recipe,
-            (*group, *words, *_list_limit_settings(recipe, labels, names, cells)),
+            (*group, *words, *_list_limit_overrides(recipe, labels, names, cells)),
             names,
             temperatures,
             cells.results,
         )
         for (names, temperatures), labels in pairs.items()
-        for group in _group_pairs_by_engine(labels, cells)
+        for group in _group_pair_overrides_by_engine(labels, cells)
     ]
     return [
         *_iter_training_commands(recipe, [label for labels in pairs.values() for label in labels]),
@@ -370,12 +370,12 @@ def build_training_and_run_commands(
     ]
 
 
-def _list_limit_settings(
+def _list_limit_overrides(
     recipe: str, pairs: Collection[str], tasks: Collection[str], cells: MeasuredRows
 ) -> list[str]:
     """Returns the settings that keep the prompts and limits of the rows beside."""
     recipe_values = read_recipe(recipe)
-    rows = cells.for_experiments((str(recipe_values["name"]),)).rows
+    rows = cells.for_experiments_or_all((str(recipe_values["name"]),)).rows
     if not {"pair", "task", "prompts", "max_new_tokens"} <= {*rows.columns}:
         return []
     rows = rows[rows.pair.isin(pairs)]
@@ -403,10 +403,12 @@ def _iter_training_commands(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
                 yield format_training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 
-def _group_pairs_by_engine(pairs: Sequence[str], cells: MeasuredRows) -> list[tuple[str, ...]]:
+def _group_pair_overrides_by_engine(
+    pairs: Sequence[str], cells: MeasuredRows
+) -> list[tuple[str, ...]]:
     """Pairs that have a config and decode in one way at once, any other pair by its models."""
     by_engine = group_by_key(
-        (_list_engine_settings(label, cells), label)
+        (_list_engine_overrides(label, cells), label)
         for label in pairs
         if label in read_pair_configs()
     )
@@ -414,13 +416,13 @@ def _group_pairs_by_engine(pairs: Sequence[str], cells: MeasuredRows) -> list[tu
     return [
         *((f"pair={','.join(names)}", *engine) for engine, names in by_engine.items()),
         *(
-            (*_list_model_settings(label, cells), *_list_engine_settings(label, cells))
+            (*_list_model_overrides(label, cells), *_list_engine_overrides(label, cells))
             for label in other_labels
         ),
     ]
 
 
-def _list_engine_settings(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
+def _list_engine_overrides(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
     """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
     those that take its rows' prompts, and the one that spreads a target over several GPUs.
 
@@ -467,7 +469,7 @@ def _format_command(
     return shlex.join([*words, *results_word])
 
 
-def _list_model_settings(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
+def _list_model_overrides(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
     rows = (row for row in cells.listed if row["pair"] == pair and not pd.isna(row.get("draft")))
     if (row := next(rows, None)) is None:
         return (f"pair={pair}",)

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from spec_bench.report.claims.contrast import is_lower_better
 from spec_bench.report.papers.items import PaperColumn, Pick, TableLines, list_recipe_cells
 from spec_bench.report.papers.pairs import find_pair_config
-from spec_bench.report.papers.paper import Table, find_table, load_paper
+from spec_bench.report.papers.paper import Table, get_table, load_paper
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.published import KEYS, Row, find_tree_of_published_speedup
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.spec import parse_tree_spec
 
 SAMPLING = ("temperature", "top_k", "top_p")
 UNNAMED = "paper's"  # a target that the table does not name
@@ -132,7 +132,7 @@ class TableSheet:
 
 def format_tree_widths(decoder: str, spec: str) -> str:
     """Returns a tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
-    numbers = parse(spec).numbers if spec else ()
+    numbers = parse_tree_spec(spec).numbers if spec else ()
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
@@ -144,7 +144,7 @@ def list_requested_cells(places: Iterable[Place]) -> tuple[RequestedCell, ...]:
 @functools.cache
 def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
     """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's."""
-    table = find_table(name)
+    table = get_table(name)
     paper = load_paper(table.paper)
     numbers = paper.get_numbers(table.number)
     drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
@@ -181,7 +181,7 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
         own = {"block": block, "labels": labels, "asked": asked, "papers": papers}
         places.append({**PLACE, **printed, **own, "empty": head.empty if asked else ""})
     _mark_best_printed(places, heads)
-    _mark_tuned(places, heads, table.tuned_from)
+    _mark_gains_of_tuned_drafts(places, heads, table.tuned_from)
     requests = list_requested_cells(place for place in places if not place["extra"])
     title = _fill_title(table, numbers, drafts)
     return TableSheet(name, title, tuple(table.heads), heads, places, requests, table.notes)
@@ -395,7 +395,7 @@ def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
         yield {**row, "metric": "speedup", "value": value, "plus_minus": ""}
 
 
-def iter_rival_places(
+def iter_signs_and_rival_places(
     places: Iterable[Place], heads: Sequence[PaperColumn]
 ) -> Iterator[tuple[int, list[Place]]]:
     """Yields -1 where less is better, else 1, and the places that compete in it."""
@@ -420,14 +420,14 @@ def _mark_best_printed(places: Sequence[Place], heads: Sequence[PaperColumn]) ->
     """Marks the best printed values of every column and block, equal ones, too; none where one of
     them is lost, which may be the best.
     """
-    for sign, rivals in iter_rival_places(places, heads):
+    for sign, rivals in iter_signs_and_rival_places(places, heads):
         numbers = [sign * get_printed_number(place) for place in rivals]
         best = max((number for number in numbers if not isnan(number)), default=nan)
         for place, number in zip(rivals, numbers, strict=True):
             place["best"] = number == best and not any(rival["lost"] for rival in rivals)
 
 
-def _mark_tuned(
+def _mark_gains_of_tuned_drafts(
     places: Sequence[Place], heads: Sequence[PaperColumn], tuned_from: Mapping[str, str]
 ) -> None:
     """Marks numbers that are larger than those of the draft before fine-tuning."""

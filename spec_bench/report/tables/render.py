@@ -72,7 +72,7 @@ def list_shown_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
     return result
 
 
-def format_column_title(column: PaperColumn) -> str:
+def format_grouped_title(column: PaperColumn) -> str:
     """Returns a column's title in one heading: Markdown has none over several columns."""
     return f"{column.group}: {column.title}" if column.group else column.title
 
@@ -105,13 +105,15 @@ def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
                 "label": first,
                 "more": more,
                 "block": places[0]["block"] or first,
-                "texts": [_format_place(by_column[c.name], c, e, mark, form) for c, e in shown],
+                "texts": [
+                    _format_place_and_kind(by_column[c.name], c, e, mark, form) for c, e in shown
+                ],
             }
         )
     return lines
 
 
-def _format_place(
+def _format_place_and_kind(
     place: Place, column: PaperColumn, part: str, line_mark: str, form: str
 ) -> tuple[str, str]:
     """Returns a place's text, and what it is; ``line_mark`` is the mark at the line's label."""
@@ -159,7 +161,7 @@ def list_header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
 def format_table_markdown(sheet: TableSheet) -> str:
     """Title, table, notes, commands."""
     shown = list_shown_columns(sheet)
-    heads = [format_column_title(column) + f", {part}" * sheet.measured for column, part in shown]
+    heads = [format_grouped_title(column) + f", {part}" * sheet.measured for column, part in shown]
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
         ["---"] * len(sheet.heads) + ["---:"] * len(shown),
