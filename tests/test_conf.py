@@ -229,7 +229,7 @@ def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):
     for paper in map(load_paper, list_paper_names()):
         recipes = {read_recipe_folder(each): each for item in paper.items for each in item.recipes}
         for claim in paper.claims:
-            list(claim.function(replace(ask, axes=paper.axes)))
+            list(claim.function(replace(ask, axes=paper.trees_by_axis)))
         for name in {name for name in asked if name in recipes}:
             params = read_recipe(recipes[name])["hydra"]["sweeper"]["params"]
             assert next(iter(params)) == "seed"  # the first varies slowest

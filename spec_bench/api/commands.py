@@ -130,12 +130,12 @@ def compare(
             "change_low": change.shift and change.shift.low,
             "change_high": change.shift and change.shift.high,
             "relative": change.relative,
-            "p": change.p,
+            "p": change.p_value,
             "prompts": change.prompts,
             "verdict": change.verdict,
             "why": change.why,
         }
-        for change in comparison.judged
+        for change in comparison.changes
     ]
     return ComparisonReport(
         comparison.sentence,

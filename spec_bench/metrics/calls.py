@@ -3,8 +3,8 @@
 Knows the records only; nothing about seconds, intervals, quality or how a table is laid out.
 
 Every aggregate is a ratio of sums over the whole cell, never a mean of per-prompt means. The
-per-prompt numerators and denominators (``Sums``) are the common ground of the point values here
-and of their intervals (``metric``). A ratio whose denominator is zero has no value (None).
+per-prompt numerators and denominators (``PromptSums``) are the common ground of the point values
+here and of their intervals (``metric``). A ratio whose denominator is zero has no value (None).
 """
 
 import json
@@ -146,18 +146,20 @@ class AcceptanceLengths:
     ratio_of_sums: float | None
     # 1 + accepted / calls with a draft: vLLM's mean acceptance length, SGLang's accept length where
     # every call has a draft
-    vllm: float | None
-    draft_rate: float | None  # accepted over drafted tokens: vLLM's draft acceptance rate
+    vllm_mean_length: float | None
+    draft_acceptance_rate: (
+        float | None
+    )  # accepted over drafted tokens: vLLM's draft acceptance rate
     # share of calls with a draft that accepted more than 0, 1, ... tokens: vLLM's per-position
     # rates, in which a draft that is shorter counts as a failure.
-    at_position: tuple[float, ...]
+    acceptance_by_position: tuple[float, ...]
     # emitted per call, averaged over the calls of all of a question's turns, then over questions:
     # SPEED-Bench's Average_AL (specdec_bench, `metrics/specbench.py`)
     mean_of_means: float | None
     # share of all calls that emitted at least 1, 2, ... tokens: SPEED-Bench's
     # Joint_Acceptance_Rate.
-    joint: tuple[float, ...]
-    conditional: tuple[float, ...]  # each of these over the one before
+    joint_rates: tuple[float, ...]
+    conditional_rates: tuple[float, ...]  # each of these over the one before
 
 
 def compute_acceptance_lengths(
@@ -203,24 +205,24 @@ def compute_acceptance_lengths(
 
 @dataclass(frozen=True)
 class ContextLengthRange:
-    """Positions from ``first`` up to twice as many."""
+    """Target calls by the tokens before them, prompt and answer: from ``first`` up to twice it."""
 
     first: int  # a power of two, or 0 for the first position
-    calls: int  # target calls there
-    prompts: int  # whose calls they are
+    call_count: int  # target calls at these lengths
+    prompt_count: int  # whose calls they are
     delivered_per_call: Interval | None  # over all of these; 95% over prompts
 
     @property
     def last(self) -> int:
-        """The last position that is in it."""
+        """The largest number of tokens in the range."""
         return max(2 * self.first - 1, 0)
 
 
 def compute_tokens_per_call_by_context_length(
     generations: Iterable[Generation],
 ) -> list[ContextLengthRange]:
-    """Computes each range in which some call stands, in order; none where prompts' lengths are not
-    known.
+    """Computes a range for each power of two at which calls were made, ascending; none where the
+    lengths of prompts are not known.
     """
     sums_by_first: dict[int, dict[str, list[int]]] = defaultdict(
         lambda: defaultdict(lambda: [0, 0])

@@ -79,7 +79,7 @@ def iter_repeats_with_baseline(
     if cell.baseline is not None:
         for mine, baseline in zip(
             cell.repeats,
-            (cell.baseline, *cell.baseline_again),
+            (cell.baseline, *cell.later_baseline_repeats),
             strict=False,
         ):
             yield mine, match_baseline(mine, baseline)
@@ -103,14 +103,14 @@ def match_baseline(
     return tuple(by_prompt[name] for name in ours)
 
 
-def divide_rate_by_baseline(rate: str, cell: CellRecords) -> Interval | None:
+def divide_rate_by_baseline(rate_name: str, cell: CellRecords) -> Interval | None:
     """Divides a rate of ``_RATIOS`` by the baseline's on the same prompts, paired by prompt id.
     Raises ValueError: the two do not hold the same prompts.
     """
     if cell.baseline is None:
         return None
     pairs = list(iter_repeats_with_baseline(cell))
-    terms = _RATIOS[rate]
+    terms = _RATIOS[rate_name]
     ours = pool_repeats([ratio_of_sums(mine, *terms) for mine, _ in pairs], cell.clocks)
     theirs = pool_repeats(
         [ratio_of_sums(theirs_repeat, *terms) for _, theirs_repeat in pairs], cell.clocks
@@ -173,11 +173,16 @@ def speedup_median(cell: CellRecords) -> Interval | None:
     return median_interval(of_prompts) if of_prompts else None
 
 
-def _compute_speed_ratio(own: Generation, baseline: Generation) -> float | None:
+def _compute_speed_ratio(generation: Generation, baseline: Generation) -> float | None:
     """The baseline's seconds per token over ours; None if one has no tokens or no seconds."""
-    if not (own.decoded and baseline.decoded and own.decode_s > 0 and baseline.decode_s > 0):
+    if not (
+        generation.decoded
+        and baseline.decoded
+        and generation.decode_s > 0
+        and baseline.decode_s > 0
+    ):
         return None
-    return (baseline.decode_s / baseline.decoded) / (own.decode_s / own.decoded)
+    return (baseline.decode_s / baseline.decoded) / (generation.decode_s / generation.decoded)
 
 
 @metric("stalls", of_cell=True)
@@ -239,7 +244,7 @@ def describe_disturbance(cell: CellRecords, slowdown: float) -> str:
     """
     if not 0.5 < slowdown < 2:
         return f"disturbed: a pass took {slowdown:.2g} times as long as when threads were chosen"
-    windows = [*cell.windows, *chain(cell.baseline or (), *cell.baseline_again)]
+    windows = [*cell.windows, *chain(cell.baseline or (), *cell.later_baseline_repeats)]
     seconds = sum(window.decode_s for window in windows)
     waited_s = sum((window.core_wait or 0.0) * window.decode_s for window in windows)
     if waited_s <= BUSY * seconds:
@@ -287,7 +292,7 @@ _SEEN: Mapping[str, Callable[[Generation, ServerChunks], list[float]]] = {
 
 
 def _list_delivery_latencies(latency: str, windows: Sequence[Generation]) -> list[float]:
-    """Returns what was seen of all answers that came over a connection."""
+    """Lists a latency in seconds of all answers that came over a connection."""
     return [
         s for window in windows if window.delivery for s in _SEEN[latency](window, window.delivery)
     ]
@@ -323,7 +328,7 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
 
 @metric("block_efficiency_source")
 def describe_call_count_sources(generations: Sequence[Generation]) -> str | None:
-    """Where the target calls are known from; if that differs, with the number of prompts."""
+    """Names what target calls were counted by; where that differs, with the prompts of each."""
     counts = Counter(
         generation.delivery.counted for generation in generations if generation.delivery
     )

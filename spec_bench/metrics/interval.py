@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from spec_bench.settings.former import FormerMembers
 from spec_bench.vocabulary.columns import find_column
 from spec_bench.vocabulary.numbers import format_ends, format_interval
 
@@ -28,9 +29,14 @@ FEW_CLOCKS = f"seconds of fewer than {FEWEST} clocks, compared from {FEWEST_ROUN
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(FormerMembers):
     """A value with its 95% interval."""
 
+    former_members: ClassVar = {
+        "freedom": "degrees_of_freedom",
+        "between": "between_seeds_share",
+        "shrinks": "shrink_power",
+    }
     value: float  # the statistic on the prompts as they are
     low: float | None = None  # lower end, None if there is no interval (too few prompts)
     high: float | None = None  # upper end, None if there is no interval
@@ -40,11 +46,11 @@ class Interval:
     # or unknown
     parts: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
     # degrees of freedom behind the ends, on the scale they were laid out on; None if not needed
-    freedom: float | None = field(default=None, compare=False, repr=False)
+    degrees_of_freedom: float | None = field(default=None, compare=False, repr=False)
     # the share of its variance that only more repeats, such as seeds, make smaller
-    between: float = field(default=0.0, compare=False, repr=False)
+    between_seeds_share: float = field(default=0.0, compare=False, repr=False)
     # the power of the number of prompts by which it shrinks; more than .5 where few differ
-    shrinks: float = field(default=0.5, compare=False, repr=False)
+    shrink_power: float = field(default=0.5, compare=False, repr=False)
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -57,7 +63,7 @@ class Interval:
         return format_interval(self.value, None if point else self.low, self.high, form)
 
     def clip(self, lowest: float | None, highest: float | None) -> Interval:
-        """Returns the interval without what the number cannot be."""
+        """Returns the interval with its ends within these bounds, but not past its value."""
         if self.ends is None:
             return self
         low, high = self.ends
@@ -81,7 +87,7 @@ class Interval:
 
 
 def clip_or_drop_ends(column_name: str, interval: Interval) -> Interval:
-    """The interval within the column's range; without ends that are too far apart to say much."""
+    """Clips an interval to its column's range; drops ends that are too far apart to say much."""
     column = find_column(column_name)
     smallest, largest = column.limits if column else (None, None)
     clipped_interval = interval.clip(smallest, largest)
@@ -109,14 +115,14 @@ def p_value_above(interval: Interval, bound: float = 0.0) -> float | None:
     """
     from scipy.special import stdtr, stdtrit
 
-    if interval.ends is None or interval.freedom is None:
+    if interval.ends is None or interval.degrees_of_freedom is None:
         return None
     low, high = interval.ends
     beyond = interval.value - bound
     reach = interval.value - low if beyond > 0 else high - interval.value
     if reach <= 0:
         return 0.0 if beyond > 0 else 1.0
-    freedom = max(interval.freedom - 1, 1.0)
+    freedom = max(interval.degrees_of_freedom - 1, 1.0)
     usual = float(stdtrit(freedom, (1 + LEVEL) / 2))
     return float(stdtr(freedom, -beyond / reach * usual))
 
@@ -126,7 +132,9 @@ def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
     if interval.ends is None:
         return None
     low, high = interval.ends
-    mirrored_interval = Interval(-interval.value, -high, -low, freedom=interval.freedom)
+    mirrored_interval = Interval(
+        -interval.value, -high, -low, degrees_of_freedom=interval.degrees_of_freedom
+    )
     return p_value_above(mirrored_interval, -bound)
 
 
@@ -196,7 +204,7 @@ class DecoderSpeed(NamedTuple):
 class DecoderChoice(NamedTuple):
     """Places of the cells that are surely faster; where none is, the answer and its reason."""
 
-    faster: tuple[int, ...] = ()
+    faster_places: tuple[int, ...] = ()
     answer: str = ""
     why: str = ""
 
@@ -242,8 +250,8 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
     )
     title = title.removesuffix(f", {doubt.partition(':')[0]}")
     open_ones = f"between {title}{other_text} and AR"
-    advice = f"more {'seeds' if speed.between > 0.5 else unit} may decide"
-    if ends and speed.between <= 0.5:
+    advice = f"more {'seeds' if speed.between_seeds_share > 0.5 else unit} may decide"
+    if ends and speed.between_seeds_share <= 0.5:
         advice = (
             f"about {_estimate_prompts_to_decide(speed.value, ends, prompts)} {unit} may decide"
         )

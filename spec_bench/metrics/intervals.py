@@ -195,7 +195,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     wrong = (1 - share) * worth
     low = float(betaincinv(right, wrong + 1, _ENDS[0])) if right > 0 else 0.0
     high = float(betaincinv(right + 1, wrong, _ENDS[1])) if wrong > 0 else 1.0
-    return Interval(value, min(low, share), max(high, share), freedom=prompts - 1)
+    return Interval(value, min(low, share), max(high, share), degrees_of_freedom=prompts - 1)
 
 
 def score_difference_interval(
@@ -222,7 +222,7 @@ def score_difference_interval(
     spread = (float(pseudo @ pseudo) + largest**2) / (prompts + 2)
     variance = (spread - (float(pseudo.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
     reach = t_critical_value(prompts - 1) * sqrt(variance)
-    return Interval(value, value - reach, value + reach, freedom=prompts - 1)
+    return Interval(value, value - reach, value + reach, degrees_of_freedom=prompts - 1)
 
 
 def _compute_value_and_jackknife(
@@ -323,19 +323,24 @@ def interval_where_few_differ(
     interval = interval and interval.map(lambda number: number + usual)
     if interval is None or not isfinite(largest_difference):
         return interval and Interval(interval.value)
-    return replace(interval, shrinks=0.75 if unlike else 1.0)
+    return replace(interval, shrink_power=0.75 if unlike else 1.0)
 
 
-def widen_to_tau_width(interval: Interval, tau: Interval | None, column_name: str) -> Interval:
-    """A column's interval with ends at least as far, as a share, as those of tokens per call where
-    few prompts differ in these: a prompt to come with more of them is as much faster. A speed-up's
-    own ends do not count where they are too far apart to say anything: seconds that stall are told
-    apart elsewhere.
+def widen_to_tau_width(
+    interval: Interval, tau_interval: Interval | None, column_name: str
+) -> Interval:
+    """Widens a column's interval until its ends are as far, as a share, as those of tokens per call
+    where few prompts differ in these: a prompt to come with more of them is as much faster. A
+    speed-up's own ends do not count where they are too far apart to say anything: seconds that
+    stall are told apart elsewhere.
     """
-    if column_name not in AS_TAU or not (interval.ends and tau and tau.ends and tau.shrinks > 0.5):
+    if column_name not in AS_TAU or not (
+        interval.ends and tau_interval and tau_interval.ends and tau_interval.shrink_power > 0.5
+    ):
         return interval
     low, high = sorted(
-        interval.value * (end / tau.value) ** AS_TAU[column_name] for end in tau.ends
+        interval.value * (end / tau_interval.value) ** AS_TAU[column_name]
+        for end in tau_interval.ends
     )
     is_speedup = column_name.startswith("speedup")
     if not is_speedup or interval.ends[1] < WIDEST * interval.ends[0]:
@@ -445,7 +450,9 @@ def _build_interval(
     variance = error**2 + seed_variance
     freedom = float(prompts - 1)
     if variance == 0:  # exact where it is one measurement over itself
-        return Interval(0.0, 0.0, 0.0, freedom=freedom) if value == 0 else Interval(value)
+        return (
+            Interval(0.0, 0.0, 0.0, degrees_of_freedom=freedom) if value == 0 else Interval(value)
+        )
     if seed_variance > 0:
         small = seed_variance**2 / (repeats - 1)
         freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))
@@ -459,7 +466,9 @@ def _build_interval(
         factor_above = factor_above * wider
     low = value - factor_below * sqrt(variance)
     high = value + factor_above * sqrt(variance)
-    return Interval(value, low, high, freedom=freedom, between=seed_variance / variance)
+    return Interval(
+        value, low, high, degrees_of_freedom=freedom, between_seeds_share=seed_variance / variance
+    )
 
 
 def _iter_prompt_errors(

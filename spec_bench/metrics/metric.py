@@ -67,9 +67,13 @@ class PromptSums(FormerMembers):
 
 
 @dataclass(frozen=True)
-class CellRecords:
+class CellRecords(FormerMembers):
     """All that a number of a cell may be computed from."""
 
+    former_members: ClassVar = {
+        "again": "later_repeats",
+        "baseline_again": "later_baseline_repeats",
+    }
     generations: Sequence[Generation]  # the cell's, one per prompt, warm-up excluded
     # autoregressive generations of the same job and prompts, if there are any
     baseline: Sequence[Generation] | None = None
@@ -81,8 +85,8 @@ class CellRecords:
     parameter_ratio: float | None = None
     # the generations of every later repeat, one per prompt in the same order; they deliver what the
     # first ones did, only their times are new
-    again: Sequence[Sequence[Generation]] = ()
-    baseline_again: Sequence[Sequence[Generation]] = ()  # likewise the baseline's
+    later_repeats: Sequence[Sequence[Generation]] = ()
+    later_baseline_repeats: Sequence[Sequence[Generation]] = ()  # likewise the baseline's
     batched: bool = False  # whether a generation's seconds are its share of a batch's
     depth: int | None = None  # the most levels of a tree; None: as many as some had
 
@@ -103,7 +107,7 @@ class CellRecords:
     @property
     def repeats(self) -> tuple[Sequence[Generation], ...]:
         """The generations of every repeat, the first one's first."""
-        return (self.generations, *self.again)
+        return (self.generations, *self.later_repeats)
 
     @property
     def windows(self) -> list[Generation]:
@@ -197,7 +201,7 @@ def compute_interval(sums: PromptSums) -> Interval | None:
 
 
 def clip_and_map_interval(sums: PromptSums, interval: Interval) -> Interval:
-    """Returns a ratio's interval without what that cannot be, mapped."""
+    """Clips a ratio's interval to its limits, then maps it."""
     clipped_interval = interval.clip(*(sums.limits or (None, None)))
     return clipped_interval.map(sums.mapped) if sums.mapped else clipped_interval
 
@@ -216,6 +220,6 @@ def ratio_of_sums(
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Returns the mean of those that are known; None if none is."""
+    """Returns the mean of the values that are not None; None if there are none."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) / len(known_values) if known_values else None

@@ -60,14 +60,10 @@ class ModuleScore:
             if not prompt_references and self.needs_references:
                 raise UsageError(f"score {self.name}: prompt {index} has no reference")
         takes_several = self._accepts_multiple_references()
-        golds = [
-            list(prompt_references) if takes_several else prompt_references[:1]
-            for prompt_references in references
-        ]
-        golds = (
-            golds
+        golds: Sequence[Any] = (
+            [list(texts) for texts in references]
             if takes_several
-            else [text for prompt_references in golds for text in prompt_references]
+            else [text for texts in references for text in texts[:1]]
         )
         takes_first = (
             bool(self._kinds)
@@ -104,7 +100,7 @@ class ModuleScore:
         golds: Sequence[Any],
         **options: Any,
     ) -> tuple[dict[str, Any], str]:
-        """Returns one call; its values, and the signature if the module returns one."""
+        """Calls the module once; returns its values, and its signature or ""."""
         try:
             reference_arguments = {"references": list(golds)} if self._kinds else {}
             result = self._module.compute(

@@ -103,7 +103,7 @@ class MeanScore(Score):
 
 
 def _register_score_column(name: str, kind: type[Score], **facts: Any) -> type[Score]:
-    """Facts are those of the score's column, if another package brings it."""
+    """Registers the score's column, whose facts another package brings; returns its class."""
     get_or_register_column(name, facts)
     return kind
 
@@ -197,7 +197,7 @@ class _SquadScore(MeanScore):
         return super().columns(predictions, golds)
 
     def signature(self, references: References) -> str:
-        """Returns the rules in short."""
+        """Returns the settings that the score depends on, as one text."""
         return f"{self.name} squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
 
 
@@ -237,7 +237,7 @@ def normalise_squad_answer(text: str) -> str:
 
 
 def _normalise_unless_unanswerable(prediction: str, gold: str) -> str:
-    """The normalised prediction; if there is no answer, the word that says so is made empty."""
+    """Normalises a prediction; "" of the word for no answer where there is none."""
     plain = normalise_squad_answer(prediction)
     return "" if plain == UNANSWERABLE and not gold else plain
 

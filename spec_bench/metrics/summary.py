@@ -35,7 +35,7 @@ class CellSummary:
     # by prompt id, every prompt's own value of each score that is a mean over prompts, or its
     # numbers of a score that is made of sums over prompts
     scores: dict[str, dict[str, float | tuple[float, ...]]]
-    failed: Sequence[tuple[str, str]] = ()  # columns of metrics and scores that raised, and why
+    failures: Sequence[tuple[str, str]] = ()  # columns of metrics and scores that raised, and why
     empty_cells: Sequence[tuple[str, str]] = ()  # columns whose number is none, and which
 
 

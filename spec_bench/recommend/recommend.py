@@ -196,7 +196,7 @@ class RecommendationResult:
     def cell(self) -> tuple[str, str]:
         """Decoder and spec to use; plain decoding if no other is surely faster."""
         winner = self.headline
-        return (winner.code, winner.spec) if winner and winner.code else ("ar", "-")
+        return (winner.decoder_name, winner.spec) if winner and winner.decoder_name else ("ar", "-")
 
     def format_answer(self) -> list[str]:
         """Formats the decoder to use, and the reason."""
@@ -407,7 +407,7 @@ def _build_result(
 ) -> RecommendationResult:
     """Builds the result from the rows on fresh prompts, if any, and all candidates' lines."""
     best = None if fresh_rows.empty else make_headline(Group(settings.task.name, fresh_rows))
-    no_draft_pays = best is None or best.code in ("", "ar") or not settings.pair.drafts
+    no_draft_pays = best is None or best.decoder_name in ("", "ar") or not settings.pair.drafts
     is_quiet = not any(line["doubt"] for line in candidate_rows)  # times of passes are sound
     break_evens = (
         measure_break_evens(settings.pair)
@@ -416,7 +416,9 @@ def _build_result(
     )
     for line in candidate_rows:
         if best and line["fresh"]:  # as wide as the answer's
-            wide = widen_interval(line, "speedup", 1 if best.code == "ar" else best.tied[1])
+            wide = widen_interval(
+                line, "speedup", 1 if best.decoder_name == "ar" else best.tied_and_all_counts[1]
+            )
             line |= zip(get_column("speedup").names[1:], wide or (), strict=False)
     return RecommendationResult(best, pd.DataFrame(candidate_rows), break_evens)
 
@@ -477,7 +479,7 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
     """Formats the command of a job with the recommended decoder and the given settings; "" if
     nothing is recommended.
     """
-    if result.headline and not result.headline.code:
+    if result.headline and not result.headline.decoder_name:
         return ""
     job_overrides = [
         override for override in overrides if not override.lstrip("+").startswith(_DROPPED_COLUMNS)

@@ -70,7 +70,7 @@ def compare_two_cells(path: Path, names: str, mixed_models: bool = False) -> lis
 def format_change_cells(change: NumberChange) -> list[str]:
     """Writes a change for people, under ``HEADS``."""
     shift = change.shift
-    p = change.p
+    p = change.p_value
     shift_text = ""
     interval = ""
     reason = change.why
@@ -93,7 +93,9 @@ def format_change_cells(change: NumberChange) -> list[str]:
 def format_comparison_markdown(comparison: ResultsComparison) -> str:
     """Returns the whole comparison, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
-    alone = [f"Cells {side} alone: {'; '.join(names)}" for side, names in comparison.alone]
+    alone = [
+        f"Cells {side} alone: {'; '.join(names)}" for side, names in comparison.one_sided_cells
+    ]
     parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
     if comparison.differing:
         rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
@@ -102,8 +104,10 @@ def format_comparison_markdown(comparison: ResultsComparison) -> str:
         )
     else:
         parts.append("No setting that rows or records tell of differs.")
-    if comparison.failed:
-        parts.append(format_markdown_table(["failed now", "why"], comparison.failed, label_count=2))
+    if comparison.newly_failed:
+        parts.append(
+            format_markdown_table(["failed now", "why"], comparison.newly_failed, label_count=2)
+        )
     changes = [change for verdict in ORDER[:3] for change in comparison.select_changes(verdict)]
     changes += [
         change for change in comparison.select_changes("not judged") if change.column.name == RATE
@@ -121,7 +125,7 @@ def format_comparison_markdown(comparison: ResultsComparison) -> str:
 
 
 def render_comparison_page(comparison: ResultsComparison) -> str:
-    """Renders the same as a page."""
+    """Renders a comparison as an HTML page."""
     return render_template(
         "compare.html.j2",
         comparison=comparison,

@@ -70,7 +70,7 @@ class MatchedCell(NamedTuple):
 
     name: str  # distinct among the cells, for people
     rows: tuple[Row, Row]  # the first side's, then the second's
-    bases: tuple[Sequence[Row], Sequence[Row]]  # plain decoding of the same groups
+    baselines: tuple[Sequence[Row], Sequence[Row]]  # plain decoding of the same groups
 
 
 class DifferentSetting(NamedTuple):
@@ -92,7 +92,7 @@ class NumberChange:
     after: float | None  # on the second side
     relative: bool  # whether the change is a share of `before`
     shift: Interval | None = None  # the change with its interval; None where it is not judged
-    p: float | None = None  # of no change beyond the margin; `judge` corrects it for all
+    p_value: float | None = None  # of no change beyond the margin; ``judge_changes`` corrects it
     prompts: int = 0  # that both sides have
     why: str = ""  # why it is not judged, or no change is shown; ""
     identical: bool = False  # whether no prompt differs
@@ -113,42 +113,44 @@ class ResultsComparison:
     after: str  # name of the second
     alpha: float  # the chance of any false alarm
     margin: float  # the share by which a speed-up may change and count as the same
-    judged: Sequence[NumberChange]  # all changes, regressions first
+    changes: Sequence[NumberChange]  # all changes, regressions first
     # cells that have numbers on the first side and failed on the second, with why
-    failed: Sequence[tuple[str, str]]
-    alone: Sequence[tuple[str, Sequence[str]]]  # before or after, and the cells it alone has
+    newly_failed: Sequence[tuple[str, str]]
+    one_sided_cells: Sequence[
+        tuple[str, Sequence[str]]
+    ]  # before or after, and the cells it alone has
     differing: Sequence[DifferentSetting]  # settings, machines and versions that are not the same
 
     def select_changes(self, verdict: Verdict) -> list[NumberChange]:
         """Returns the changes of one verdict."""
-        return [change for change in self.judged if change.verdict == verdict]
+        return [change for change in self.changes if change.verdict == verdict]
 
     @property
     def regressed(self) -> bool:
         """Whether something got worse, or failed."""
-        return bool(self.failed or self.select_changes("regression"))
+        return bool(self.newly_failed or self.select_changes("regression"))
 
     @property
     def compared_number_count(self) -> int:
         """How many numbers have a verdict."""
-        return len(self.judged) - len(self.select_changes("not judged"))
+        return len(self.changes) - len(self.select_changes("not judged"))
 
     @property
     def inconclusive_reason(self) -> str:
         """Returns why the comparison is no success though nothing got worse; "" of a success."""
         if not self.compared_number_count:
             return "no number could be compared"
-        is_disturbed = any(change.why.startswith("disturbed") for change in self.judged)
+        is_disturbed = any(change.why.startswith("disturbed") for change in self.changes)
         return "speeds are not judged, disturbed" if is_disturbed else ""
 
     @property
     def is_one_measurement(self) -> bool:
         """Whether both sides are one measurement: times, too, are the same on every prompt."""
-        judged_changes = [change for change in self.judged if change.verdict != "not judged"]
+        judged_changes = [change for change in self.changes if change.verdict != "not judged"]
         has_speeds = any(change.column.name in (_SPEEDUP, RATE) for change in judged_changes)
         return (
             has_speeds
-            and not self.alone
+            and not self.one_sided_cells
             and all(change.verdict == "identical" for change in judged_changes)
         )
 
@@ -168,8 +170,8 @@ class ResultsComparison:
             f"{format_count(self.compared_number_count, 'number')} compared",
         ]
         parts += [f"{open_count} not judged"] if open_count else []
-        failure_text = format_count(len(self.failed), "cell")
-        parts += [f"{failure_text} failed that had not"] if self.failed else []
+        failure_text = format_count(len(self.newly_failed), "cell")
+        parts += [f"{failure_text} failed that had not"] if self.newly_failed else []
         ours = (setting.name for setting in self.differing if _NOT_STATED not in setting)
         model_facts = dict.fromkeys(name for name in ours if name.endswith(("digest", "token ids")))
         parts += [f"another {' and '.join(model_facts)}"] if model_facts else []
@@ -208,9 +210,9 @@ def compare_results(
         after=str(after),
         alpha=alpha,
         margin=margin,
-        judged=judge_changes(changes, alpha),
-        failed=[(match.name, str(match.rows[1]["reason"])) for match in failures],
-        alone=[(side, names) for side, names in alone.items() if names],
+        changes=judge_changes(changes, alpha),
+        newly_failed=[(match.name, str(match.rows[1]["reason"])) for match in failures],
+        one_sided_cells=[(side, names) for side, names in alone.items() if names],
         differing=list_different_settings(pairs, columns_both, sides),
     )
 
@@ -224,11 +226,11 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
     with_p = []
     for change in changes:
         if change.identical:
-            results.append(replace(change, p=None, verdict="identical"))
-        elif change.p is None:
+            results.append(replace(change, p_value=None, verdict="identical"))
+        elif change.p_value is None:
             results.append(_flag_halved_rate(change))
         else:
-            with_p.append((change, change.p))
+            with_p.append((change, change.p_value))
     for (change, alone), p in zip(with_p, adjust_by_holm([p for _, p in with_p]), strict=True):
         ends = change.shift and change.shift.ends
         verdict: Verdict = "regression" if change.is_worse else "improvement"
@@ -238,8 +240,8 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
             if ends and not ends[0] <= 0 <= ends[1]:
                 reason = "not among so many numbers" if alone < alpha else "not the margin"
                 why = f"its own interval leaves out 0, but {reason}"
-        results.append(replace(change, p=p, verdict=verdict, why=why))
-    return sorted(results, key=lambda change: (ORDER.index(change.verdict), change.p or 0.0))
+        results.append(replace(change, p_value=p, verdict=verdict, why=why))
+    return sorted(results, key=lambda change: (ORDER.index(change.verdict), change.p_value or 0.0))
 
 
 def _flag_halved_rate(change: NumberChange) -> NumberChange:
@@ -252,10 +254,10 @@ def _flag_halved_rate(change: NumberChange) -> NumberChange:
 
 
 def read_comparison_side(
-    path: Path, only: Sequence[str] = (), mixed_models: bool = False
+    path: Path, kept_columns: Sequence[str] = (), mixed_models: bool = False
 ) -> LoadedResults:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
-    several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
+    several, of measured numbers ``kept_columns`` alone. Raises ValueError: there are no rows there.
     """
     file = path / files.RESULTS
     tables = [
@@ -265,7 +267,7 @@ def read_comparison_side(
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(path_tried.stat().st_size for path_tried in tables):
         raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return load_results(tables, None, only, mixed_models)
+    return load_results(tables, None, kept_columns, mixed_models)
 
 
 def match_cells(
@@ -300,7 +302,7 @@ def match_cells(
 
 
 def _select_distinguishing_columns(*sides: pd.DataFrame) -> list[str]:
-    """As few columns as distinguish the cells."""
+    """Selects as few columns as distinguish the cells of each side."""
     present = [column.name for column in get_columns(sides[0].columns) if column.kind in _SETTINGS]
     keys = list(_ALWAYS)
     for name in (*present, "experiment"):
@@ -377,20 +379,19 @@ def _format_setting(value: Any) -> str:
 
 
 def compare_numbers(
-    both: Sequence[MatchedCell],
+    matches: Sequence[MatchedCell],
     columns_both: Sequence[Column],
     records: RecordReader,
     margin: float,
 ) -> Iterator[NumberChange]:
-    """The changes of cells that both sides have: speed-up, block efficiency, quality, as far as
-    their columns are ``shared``; a speed-up that changed by ``margin``, a share, is as good as the
-    same.
+    """Yields the changes of cells that both sides have: speed-up, block efficiency, and the scores
+    among ``columns_both``; a speed-up that changed by ``margin``, a share, is as good as the same.
     """
     score_columns = [
         number_column for number_column in columns_both if number_column.kind in _OF_TEXTS
     ]
     changes: list[NumberChange | _PairedChange] = []
-    for match in both:
+    for match in matches:
         known_columns = [
             c for c in score_columns if all(get_number(r, c.name) is not None for r in match.rows)
         ]
@@ -451,7 +452,7 @@ def _pair_counts(
         get_paired_timings(row, bases, records)
         if is_speedup
         else records.get_counts_by_seed(row, name)
-        for row, bases in zip(match.rows, match.bases, strict=True)
+        for row, bases in zip(match.rows, match.baselines, strict=True)
     )
     if not first_counts or not second:
         return replace(change, why="no records by prompt, or none timed in turn")
@@ -465,7 +466,7 @@ def _pair_counts(
 
 
 def _compute_change_intervals(pairs: Sequence[_PairedChange]) -> list[Interval | None]:
-    """Of the log-ratios of the sides' numbers, or of scores their differences; of one statistic."""
+    """Computes intervals of the sides' log-ratios, or of scores' differences; of one statistic."""
     change, statistic, _ = pairs[0]
     tables = [paired_change.table for paired_change in pairs]
     if change.relative:
@@ -492,7 +493,7 @@ def _make_number_change(
         before=float(statistic(sums[:half])[0]),
         after=float(statistic(sums[half:])[0]),
         shift=shares if change.relative else interval,
-        p=p,
+        p_value=p,
         prompts=table.shape[-1],
         why="" if p is not None else TOO_FEW,
         identical=bool((table[:half] == table[half:]).all()),

@@ -188,8 +188,13 @@ def _make_summary_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
     panels = []
     for name, title in titles.items():
         bars = [bar for bar in (f"{name}_low", name, f"{name}_high") if _may_have_values(rows, bar)]
-        limits = {"max_runs_to_show": _MOST_RUNS, "max_bars_to_show": _MOST_RUNS}
-        panels += [wr.BarPlot(title=title, metrics=bars, **limits)] if bars else []
+        if bars:
+            panels.append(
+                wr.BarPlot(
+                    title=title, metrics=bars,
+                    max_runs_to_show=_MOST_RUNS, max_bars_to_show=_MOST_RUNS,
+                )
+            )  # fmt: skip
     if _may_have_values(rows, "block_efficiency") and _may_have_values(rows, "nodes_per_call"):
         title = "Block efficiency by budget (nodes of a call)"
         panels.insert(1, wr.ScatterPlot(title=title, x="nodes_per_call", y="block_efficiency"))

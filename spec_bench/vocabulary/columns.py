@@ -157,16 +157,15 @@ def get_columns(names: Iterable[str]) -> list[Column]:
         _import_other_metrics()
         own_names = define_all_column_names()
     known_columns = [column for column in COLUMNS if column.name in distinct_names]
-    options: dict[str, Any] = {
-        "kind": "score",
-        "digits": 3,
-        "interval": True,
-        "better": "up",
-    }
     for name in distinct_names:
         if name not in own_names and f"{name}_low" in distinct_names:
             title = name.replace("_", " ")
-            known_columns.append(Column(name, title, "score of a metric module", **options))
+            known_columns.append(
+                Column(
+                    name, title, "score of a metric module", "score",
+                    digits=3, interval=True, better="up",
+                )
+            )  # fmt: skip
     return known_columns
 
 

@@ -177,7 +177,7 @@ def list_pair_spellings(printed_names: Any) -> list[tuple[str, str]]:
 
 
 def find_pair_spellings(pair: str) -> list[tuple[str, str]]:
-    """Returns the ``spellings`` of a pair by its name; none if it has no config."""
+    """Returns (target, draft) as papers print a pair, by its name; none if it has no config."""
     path = find_configs("pair").get(pair)
     return list_pair_spellings(read_composed_config(path).get("paper")) if path else []
 

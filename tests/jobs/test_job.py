@@ -548,7 +548,7 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides
     )
     assert "surely" not in answer and "disturbed" in answer and "use " not in answer
     both = compare_results(tmp_path / "quiet", tmp_path / "results")
-    times = [each for each in both.judged if each.column.name in ("speedup", "token_rate")]
+    times = [each for each in both.changes if each.column.name in ("speedup", "token_rate")]
     assert times and {each.verdict for each in times} == {"not judged"}
     assert all("disturbed" in each.why for each in times) and not both.regressed
 

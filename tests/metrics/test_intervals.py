@@ -250,7 +250,7 @@ def test_a_rate_of_five_prompts_has_students_ends_of_its_logarithm():
 
 @pytest.mark.parametrize("prompts", SCORES)
 def test_beyond_an_interval_p_falls_as_with_a_degree_of_freedom_less(prompts):
-    found = Interval(3.0, 2.0, 5.0, freedom=prompts - 1)
+    found = Interval(3.0, 2.0, 5.0, degrees_of_freedom=prompts - 1)
     usual = student_t.ppf(0.975, prompts - 2)
     for bound in (2.0, 1.0, -1.0):
         beyond = student_t.sf((3 - bound) * usual, prompts - 2)
@@ -329,7 +329,7 @@ def test_one_block_measured_in_three_rounds_has_students_t_over_these_and_in_two
     rates = np.log(8 / seconds.ravel())
     error = rates.std(ddof=1) / sqrt(3)
     assert log(found.high / found.value) == pytest.approx(student_t.ppf(0.975, 2) * error, rel=0.02)
-    assert (found.between, ratio_interval(tokens[:2], seconds[:2]).ends) == (1.0, None)
+    assert (found.between_seeds_share, ratio_interval(tokens[:2], seconds[:2]).ends) == (1.0, None)
     # Repeats of a single prompt say nothing of prompts to come.
     assert ratio_interval(*sum_by_clock(np.stack([tokens, seconds]))).ends is None
 

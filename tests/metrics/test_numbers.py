@@ -322,7 +322,9 @@ def test_rates_are_disturbed_where_threads_wait_for_cores_or_passes_change_their
 
 
 def test_a_prompt_counts_with_the_median_of_its_repeats():
-    cell = CellRecords(CALM, BASE, again=(SHAKEN, CALM), baseline_again=(BASE, BASE))
+    cell = CellRecords(
+        CALM, BASE, later_repeats=(SHAKEN, CALM), later_baseline_repeats=(BASE, BASE)
+    )
     row = summarise(cell).row
     assert (row["stalls"], row["repeats"], row["prompts"]) == (1, 3, PROMPTS)
     assert row["speedup_median_low"] == pytest.approx(1.5)
@@ -331,7 +333,7 @@ def test_a_prompt_counts_with_the_median_of_its_repeats():
 def test_a_stalled_repeat_of_a_prompt_moves_no_median_and_joules_are_over_all_repeats():
     calm, slow = of(0, decode_s=1.0, energy_j=6.0), of(0, decode_s=9.0, energy_j=3.0)
     base = (of(0, decode_s=2.0),)
-    more = {"again": ((slow,), (calm,)), "baseline": base, "baseline_again": (base, base)}
+    more = {"again": ((slow,), (calm,)), "baseline": base, "later_baseline_repeats": (base, base)}
     assert value("speedup_median", calm, **more) == 2.0
     assert value("energy_j_per_token", calm, **more) == (6.0 + 3.0 + 6.0) / 3
     assert (pool_repeats([1.0, 4.0]), pool_repeats([1.0, None])) == (2.5, None)
@@ -344,7 +346,9 @@ def test_perplexity_by_prompt_is_of_each_prompts_mean_and_not_of_all_tokens():
 
 
 def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate():
-    one, two = (summarise(CellRecords(CALM, again=a)).row for a in ((), (windows(8, 0.024),)))
+    one, two = (
+        summarise(CellRecords(CALM, later_repeats=a)).row for a in ((), (windows(8, 0.024),))
+    )
 
     def width(row, name):
         return row[f"{name}_high"] - row[f"{name}_low"]
@@ -412,14 +416,22 @@ ANSWERS = [drafted("a", (3, 3), (0, 0)), drafted("b", (3, 1)), drafted("c", (1, 
 def test_tools_divide_by_different_things():
     found = compute_acceptance_lengths(ANSWERS)
     assert found.ratio_of_sums == pytest.approx((4 + 1 + 2 + 2 + 1) / 5)
-    assert found.vllm == pytest.approx(1 + (3 + 1 + 1 + 0) / 4)
-    assert found.draft_rate == pytest.approx(5 / 10)
-    assert found.at_position == pytest.approx((3 / 4, 1 / 4, 1 / 4))
-    assert found.joint == pytest.approx((1.0, 3 / 5, 1 / 5, 1 / 5))
-    assert found.conditional == pytest.approx((3 / 5, 1 / 3, 1.0))
+    assert found.vllm_mean_length == pytest.approx(1 + (3 + 1 + 1 + 0) / 4)
+    assert found.draft_acceptance_rate == pytest.approx(5 / 10)
+    assert found.acceptance_by_position == pytest.approx((3 / 4, 1 / 4, 1 / 4))
+    assert found.joint_rates == pytest.approx((1.0, 3 / 5, 1 / 5, 1 / 5))
+    assert found.conditional_rates == pytest.approx((3 / 5, 1 / 3, 1.0))
     found = compute_acceptance_lengths([drafted("a", (0, 0), (0, 0))])  # plain decoding
-    assert (found.ratio_of_sums, found.vllm, found.draft_rate) == (1.0, None, None)
-    assert (found.at_position, found.joint, found.conditional) == ((), (1.0,), ())
+    assert (found.ratio_of_sums, found.vllm_mean_length, found.draft_acceptance_rate) == (
+        1.0,
+        None,
+        None,
+    )
+    assert (found.acceptance_by_position, found.joint_rates, found.conditional_rates) == (
+        (),
+        (1.0,),
+        (),
+    )
     assert compute_acceptance_lengths([]).ratio_of_sums is None
 
 

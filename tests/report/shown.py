@@ -42,7 +42,7 @@ def line_of(grid, *labels):
 def place(printed="", **more):
     """A place with what the paper prints there and what was measured; it asks for a cell."""
     asked = (RequestedCell("", "", "", ""),)
-    return {"printed": printed, "asked": asked, "papers": True, **more}
+    return {"printed": printed, "requests": asked, "papers": True, **more}
 
 
 def sheet(lines, columns, title, heads, name="a/1", **more):

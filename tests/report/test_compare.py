@@ -213,17 +213,17 @@ def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(tmp_pa
 def test_other_prompts_and_rows_without_records_are_not_judged(tmp_path):
     before = run(tmp_path / "a", 0, prompts_digest="1234")
     after = run(tmp_path / "b", 1, 0.5, prompts_digest="5678")
-    assert {each.why for each in compare_results(before, after).judged} == {"other prompts"}
+    assert {each.why for each in compare_results(before, after).changes} == {"other prompts"}
     before = run(tmp_path / "c", 0, token_ids_digest="12", prompts_digest="1")
     after = run(tmp_path / "d", 1, 0.6, token_ids_digest="34", prompts_digest="1", machine=0.3)
     compared = compare_results(before, after)
-    assert {each.why for each in compared.judged} == {"other token ids of the same texts"}
-    assert not compared.regressed and compared.compared_count == 0
+    assert {each.why for each in compared.changes} == {"other token ids of the same texts"}
+    assert not compared.regressed and compared.compared_number_count == 0
     assert "no number could be compared" in compared.sentence
     text = format_comparison_markdown(compared)
     assert "another token ids" in compared.sentence and "other token ids of the same" in text
     sides = [write(tmp_path / str(v), "m", row("sd", "3", speedup=v)) for v in (2.0, 1.0)]
-    (found,) = compare_results(*sides).judged
+    (found,) = compare_results(*sides).changes
     assert found.verdict == "not judged" and "no records" in found.why
 
 
@@ -233,7 +233,7 @@ def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path):
         write(tmp_path / "a", "m", *both), write(tmp_path / "b", "m", *both[1:])
     )
     assert (
-        found.alone == [("before", ["sd 3, xsum, llama2_7b, temperature 0"])]
+        found.one_sided_cells == [("before", ["sd 3, xsum, llama2_7b, temperature 0"])]
         and not found.differing
     )
 

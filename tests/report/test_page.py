@@ -225,7 +225,9 @@ def test_a_row_apart_is_marked_explained_and_not_the_best(mark, marked, why, oth
     assert text.count(f"- {why}") == 1 and text.count(f"({mark})") == 1
     table = build_results_table(group)
     (line,) = (line for line in table.lines if line.marks)
-    assert line.code == marked["decoder"] and not any(cell and cell.best for cell in line.cells)
+    assert line.decoder_name == marked["decoder"] and not any(
+        cell and cell.is_best for cell in line.cells
+    )
     plain, file = group_of(tmp_path / "plain", *others)
     assert mark not in format_groups_markdown([plain], file)
 
@@ -236,7 +238,7 @@ def test_the_fastest_cell_stands_first_and_a_long_table_says_what_it_leaves_out(
     table = build_results_table(group, 20)
     assert [line.tree for line in table.lines[:3]] == ["-", "0", "1"]
     assert (len(table.lines), table.left_out) == (20, 31)
-    assert [line.cells[0].best for line in table.lines[:4]] == [False, True, False, False]
+    assert [line.cells[0].is_best for line in table.lines[:4]] == [False, True, False, False]
 
 
 COLUMNS = {
@@ -414,15 +416,15 @@ def test_the_answer_looks_at_every_cell_and_says_what_they_can_decide(table):
     cells, told = TABLES[table]
     found = card(AR, *cells)
     assert found.sentence == f"XSum: {told}."
-    assert (found.code == "ar") == told.startswith("use AR") == (found.speed == "1.00×")
+    assert (found.decoder_name == "ar") == told.startswith("use AR") == (found.speed == "1.00×")
 
 
 def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone():
     lucky = sd("3", *around(1.1, 0.09))
     assert card(AR, lucky).decoder == "SD 3"
     many = card(AR, lucky, *(sd(str(k), *around(1.0, 0.09)) for k in range(4, 24)))
-    assert (many.decoder, many.code) == ("cannot decide yet", "")
-    assert "SD 3 looks faster, 1.10× [0.9" in many.sure
+    assert (many.decoder, many.decoder_name) == ("cannot decide yet", "")
+    assert "SD 3 looks faster, 1.10× [0.9" in many.certainty
 
 
 def test_a_search_is_headlined_by_what_was_confirmed():
@@ -440,15 +442,15 @@ def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(rate, decod
     bare = {**AR, "speedup": None, "speedup_low": None, "speedup_high": None}
     found = card(bare, cell("sd", "3", token_rate=around(rate, 1.0)))
     assert found.decoder == decoder
-    assert ("reaches 0.80× [0.76 to 0.84] of its speed" in found.sure) == (decoder == "AR")
-    assert found.sure.endswith("(not measured side by side)")
+    assert ("reaches 0.80× [0.76 to 0.84] of its speed" in found.certainty) == (decoder == "AR")
+    assert found.certainty.endswith("(not measured side by side)")
     near = card(bare, cell("sd", "3", token_rate=around(50.0, 1.0)))
-    assert near.sure.startswith("SD 3 is as fast as AR within 5%, 1.00× [0.96 to 1.04]")
+    assert near.certainty.startswith("SD 3 is as fast as AR within 5%, 1.00× [0.96 to 1.04]")
 
 
 def test_without_any_time_a_card_counts_tokens_and_failed_cells_have_no_card():
     found = card(cell("ar", block_efficiency=1.0), cell("sd", "3", block_efficiency=2.5))
-    assert (found.decoder, found.sure) == ("SD 3", "no speed was measured")
+    assert (found.decoder, found.certainty) == ("SD 3", "no speed was measured")
     assert card(AR, cell("sd", "3", status="failed", reason="X")) is None
 
 
@@ -458,7 +460,7 @@ def test_another_engines_row_is_marked_where_there_is_no_other():
     assert served.value == "80.0 tokens/s" and not served.decoder.endswith("-")
     alone = card(AR, theirs)
     assert alone.decoder == "transformers assisted (hf_assisted) 3"
-    assert alone.sure.endswith("(another engine)")
+    assert alone.certainty.endswith("(another engine)")
 
 
 def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names():
@@ -468,7 +470,7 @@ def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names():
     )
     found = card(AR, *heads)
     assert found.decoder == "ReDrafter, exact match (redrafter) 15x5 two"
-    assert found.sure == "surely faster than AR, tied with 1 other"
+    assert found.certainty == "surely faster than AR, tied with 1 other"
 
 
 TIED = (
@@ -481,9 +483,9 @@ TIED = (
 
 def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_answer():
     found = card(AR, *TIED)
-    assert (found.decoder, found.value, found.tied) == ("SD 3", "1.95×", (3, 4))
+    assert (found.decoder, found.value, found.tied_and_all_counts) == ("SD 3", "1.95×", (3, 4))
     tied = "tied with 2 others, the simplest within 5% of RSD-S 4x3"
-    assert found.sure == f"surely faster than AR, {tied}"
+    assert found.certainty == f"surely faster than AR, {tied}"
 
 
 def test_an_experiment_comes_to_one_sentence_with_its_ties():

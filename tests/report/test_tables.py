@@ -192,7 +192,7 @@ def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_pa
 def test_rows_that_were_sampled_otherwise_are_no_part_of_the_table(tmp_path):
     write(tmp_path, "rsd-exp1", sd(temperature=1.0, block_efficiency=1.5))
     write(tmp_path, "dsbd-one-cache", squad("ar", "-", top_k=0, top_p=1.0, exact_match=0.5))
-    assert not table("rsd/1", tmp_path).measured and not table("dsbd/1", tmp_path).measured
+    assert not table("rsd/1", tmp_path).is_measured and not table("dsbd/1", tmp_path).is_measured
 
 
 def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(tmp_path):
@@ -200,7 +200,7 @@ def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(t
     # A label made of model names is the pair with these models.
     named = sd(**models, pair="target+draft_distilled", block_efficiency=2.0)
     write(tmp_path / "few", "rsd-exp1", named)
-    assert table("rsd/1", tmp_path, "embedded").measured
+    assert table("rsd/1", tmp_path, "embedded").is_measured
     write(tmp_path / "embedded", "rsd-exp1", sd(pair="embedded", block_efficiency=2.0))
     write(tmp_path, "runs", sd("3", pair="embedded", block_efficiency=9))
     assert len(MeasuredRows.read_below(tmp_path).rows) == 2  # two levels down, and no raw runs
@@ -501,7 +501,7 @@ def test_a_difference_is_told_where_it_is_one(case, tmp_path):
     rows = rows if isinstance(rows, list) else [rows]
     write(tmp_path, EXPERIMENTS[name.partition("/")[0]], *rows)
     grid = table(name, tmp_path, str(rows[0]["pair"]))
-    assert grid.measured
+    assert grid.is_measured
     assert any(text in note for note in grid.notes) == told
 
 

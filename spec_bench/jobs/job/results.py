@@ -133,12 +133,12 @@ def _build_result(
     result = CellResult(
         cell_run.run_id,
         facts,
-        "partial" if missing_reasons or summary.failed or alone else "complete",
+        "partial" if missing_reasons or summary.failures or alone else "complete",
         decoder.lossless,
         (
             *missing_reasons,
             *_collect_reasons(session, cell_run, records),
-            *starmap(Reason, [*undefined_metrics.items(), *summary.failed, *summary.empty_cells]),
+            *starmap(Reason, [*undefined_metrics.items(), *summary.failures, *summary.empty_cells]),
         ),
         summary.row
         | dict.fromkeys(empty_columns)
@@ -173,8 +173,8 @@ def _gather_records(
     return CellRecords(
         first_repeat,
         baseline=baseline[0] if baseline else None,
-        again=repeats[1:],
-        baseline_again=baseline[1:] if baseline else [],
+        later_repeats=repeats[1:],
+        later_baseline_repeats=baseline[1:] if baseline else [],
         texts=session.prompts.decode_texts(first_repeat),
         references=session.prompts.references,
         draft_calls=_get_draft_calls_per_step(decoder, first_repeat),
@@ -356,8 +356,8 @@ def _count_changed_answers(records: CellRecords) -> int:
 
 def _describe_changed_repeats(records: CellRecords) -> str:
     """Describes how many repeats differ from the first; "" if none does."""
-    later_windows = [window for repeat in records.again for window in repeat]
-    first_windows = [*records.generations] * len(records.again)
+    later_windows = [window for repeat in records.later_repeats for window in repeat]
+    first_windows = [*records.generations] * len(records.later_repeats)
     changed_count = sum(
         not window.has_same_steps_and_tokens(first_window)
         for window, first_window in zip(later_windows, first_windows, strict=True)

@@ -23,10 +23,10 @@ def split_fences(answer: str) -> tuple[list[str], list[str]]:
 def run_worker(
     script: Path,
     input_text: str,
-    seconds: float,
+    timeout_s: float,
     *arguments: str,
     folder: str = "/",
-    kept_variables: Sequence[str] = (),
+    inherited_variables: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs a script of this folder on an input, in a process that is killed after so many seconds:
     that is as if its alarm had ended it.
@@ -35,10 +35,10 @@ def run_worker(
     """
     # -I, -S: no user's folder, environment or package is there to import.
     command = [sys.executable, "-I", "-S", "-B", str(script), *arguments]
-    environment = {name: os.environ[name] for name in kept_variables if name in os.environ}
+    environment = {name: os.environ[name] for name in inherited_variables if name in os.environ}
     try:
         return subprocess.run(
-            command, input=input_text.encode(), timeout=seconds, capture_output=True, check=False,
+            command, input=input_text.encode(), timeout=timeout_s, capture_output=True, check=False,
             cwd=folder, env=environment, start_new_session=True,  # an interrupt is ours to handle
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:

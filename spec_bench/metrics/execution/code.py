@@ -76,7 +76,7 @@ class PassAt1(Score):
         }
 
     def signature(self, references: References) -> str:
-        """Returns the rules in short."""
+        """Returns the settings that the score depends on, as one text."""
         python = ".".join(map(str, sys.version_info[:2]))
         return f"pass_at_1 python:{python}|limit:{self.seconds:g}s|memory:{self.memory >> 20}MiB"
 
@@ -92,12 +92,12 @@ class PassAt1(Score):
             log.warning("pass_at_1: %s", limitation)
 
     def passes(self, answer: str, tests: ProgramTests) -> bool:
-        """Whether one answer's program ends its tests."""
+        """Returns whether one answer's program passes its tests."""
         return self._judge_answer(answer, tests).verdict == "passed"
 
     def _judge_answer(self, answer: str, tests: ProgramTests) -> ProgramVerdict:
-        """Runs an answer's tests: in one process with it where what they give and get cannot pass
-        to another.
+        """Runs an answer's tests in a process of their own, or in the program's where the values
+        that they exchange cannot be sent to another.
         """
         program = extract_program(answer, tests)
         verdict = self._run_in_worker(program, tests).verdict if program else "failed"
@@ -106,8 +106,8 @@ class PassAt1(Score):
         return ProgramVerdict(self._run_in_worker(program, tests, True).verdict, True)
 
     def probe_sandbox_limitations(self) -> str:
-        """What this machine cannot hold of a program, in words; "" where it holds all. Raises
-        ValueError: no program runs here, or one would run as root.
+        """Runs a small program to see what this machine cannot hold of one, in words; "" if all.
+        Raises ValueError: no program runs here, or one would run as root.
         """
         imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
         tests = ProgramTests("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
@@ -123,12 +123,12 @@ class PassAt1(Score):
         """Runs a program with its tests in a process of the worker's. Raises ValueError: it would
         be root.
         """
-        limits = {"seconds": self.seconds, "memory": self.memory}
         request = {
             "code": code,
             "entry_point": tests.entry_point,
             "together": in_one_process,
-            **limits,
+            "seconds": self.seconds,
+            "memory": self.memory,
         }
         lines = "".join(
             f"{json.dumps(message)}\n" for message in (request, _get_preamble(tests) + tests)
@@ -188,7 +188,7 @@ def extract_program(answer: str, tests: ProgramTests) -> str:
 
 
 def _extract_defining_program(piece: str, tests: ProgramTests) -> str:
-    """Returns the program of a piece that defines the function; "" of any other."""
+    """Returns the valid Python of a piece that defines the function; "" of any other piece."""
     search = _make_definition_search(tests)
     lines = piece.split("\n")
     begin = 0

@@ -170,11 +170,18 @@ def install_syscall_filter() -> None:
     refuse = (END, 0, 0, NOT_PERMITTED)
     allow = (END, 0, 0, ALLOWED)
     steps = [
-        *((LOAD, 0, 0, 4), (EQUAL, 1, 0, machine), refuse),
-        *((LOAD, 0, 0, 0), (EQUAL, 0, 4, opens)),
-        *((LOAD, 0, 0, 32), (ANY_OF, 0, 1, WRITES), refuse, allow),
+        (LOAD, 0, 0, 4),
+        (EQUAL, 1, 0, machine),
+        refuse,
+        (LOAD, 0, 0, 0),
+        (EQUAL, 0, 4, opens),
+        (LOAD, 0, 0, 32),
+        (ANY_OF, 0, 1, WRITES),
+        refuse,
+        allow,
         *((EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)),
-        *(refuse, allow),
+        refuse,
+        allow,
     ]
     filter_ = ctypes.create_string_buffer(
         b"".join(struct.pack("HBBI", *number) for number in steps)

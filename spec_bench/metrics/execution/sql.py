@@ -81,7 +81,7 @@ class QueryOutcome:
 class ReferenceResult(NamedTuple):
     """A reference query with what running it returned."""
 
-    place: int  # its prompt's, in the batch
+    index_in_batch: int  # its prompt's, in the batch
     gold: SqlReference
     outcome: QueryOutcome
 
@@ -114,7 +114,7 @@ class SqlExecutionAccuracy(Score):
         }
 
     def signature(self, references: References) -> str:
-        """Returns the rules in short."""
+        """Returns the settings that the score depends on, as one text."""
         return (
             f"execution_accuracy sqlite:{sqlite3.sqlite_version}|rows:multiset, list where the"
             f" reference orders|columns:any order|distinct:kept|limit:{self.seconds:g}s"
@@ -202,7 +202,9 @@ def run_queries(queries: Sequence[SqlQuery], memory_bytes: int = 1 << 30) -> lis
         ]  # absolute: the process runs elsewhere
         text = "".join(f"{json.dumps(query)}\n" for query in requests)
         limit_s = _START_S + sum(query.seconds + _GRACE_S for query in remaining)
-        process = run_worker(_WORKER, text, limit_s, str(memory_bytes), kept_variables=_PASSED_ON)
+        process = run_worker(
+            _WORKER, text, limit_s, str(memory_bytes), inherited_variables=_PASSED_ON
+        )
         ready, *lines = process.stdout[: process.stdout.rfind(b"\n") + 1].splitlines() or [b""]
         if not ready:
             raise RuntimeError("the process that runs SQL does not start")

@@ -49,7 +49,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
         return []
     records = results if isinstance(results, RecordReader) else RecordReader(results)
     ask = ClaimQuery(
-        select_evidence_rows(pool_seeds(rows, records)), records, settings_of_paper.axes
+        select_evidence_rows(pool_seeds(rows, records)), records, settings_of_paper.trees_by_axis
     )
     checks = []
     for number, claim in enumerate(claims):
@@ -60,12 +60,10 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
             location = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames)
             place = f"claim {claim.function.__name__} of {paper}{location}"
             raise UsageError(f"{place}: {describe_error(error)}") from error
-        facts = {
-            "statement": claim.statement,
-            "section": claim.section,
-            "number": number,
-        }
-        checks += [replace(check, **facts) for check in claim_checks]
+        checks += [
+            replace(check, statement=claim.statement, section=claim.section, number=number)
+            for check in claim_checks
+        ]
     if records.printed:  # no chance is in them
         alone = (
             correct_verdicts([frame])[0] for frame in checks if frame.verdict != NOT_COMPARABLE

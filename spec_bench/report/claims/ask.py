@@ -255,7 +255,7 @@ class ClaimQuery:
             cases = [(group, by_label) for group, by_label in sound_cases if len(group.rows)]
             if asked.has_one_check_per_group:
                 comparisons: Iterator[Comparison] = (
-                    replace(asked, group=group, column=name, by_label=by_label)
+                    replace(asked, group=group, column=name, contrasts_by_label=by_label)
                     for group, by_label in cases
                     if by_label
                 )
@@ -307,9 +307,11 @@ class Comparison:
     strata: Sequence[Contrasts] = ()  # the contrasts of each task
     all_tasks: str = ""  # the place of all tasks together
     gap: Difference | None = None  # the mean; None for counts and places
-    by_label: Mapping[Label, Contrasts] = field(default_factory=dict)  # of a group's places
-    by_place: Mapping[Any, Difference] = field(default_factory=dict)
-    judged: Sequence[PValues] = ()
+    contrasts_by_label: Mapping[Label, Contrasts] = field(
+        default_factory=dict
+    )  # of a group's places
+    gaps_by_place: Mapping[Any, Difference] = field(default_factory=dict)
+    place_p_values: Sequence[PValues] = ()
 
     @property
     def has_one_check_per_group(self) -> bool:
@@ -361,7 +363,7 @@ class Comparison:
             p_values=outcome if isinstance(outcome, tuple) else None,
             pair=str(self.group.rows.iloc[0].pair),
             of_prompts=of_prompts,
-            seeds=bool(self.gap and self.gap.tested and self.gap.tested.between > 0.5),
+            seeds=bool(self.gap and self.gap.tested and self.gap.tested.between_seeds_share > 0.5),
         )
 
     def _fill_text(self, text: Text) -> str:
@@ -392,12 +394,14 @@ class Comparison:
         chance = find_chance_difference(to_rows(self.group.rows), self.column)
         # More prompts do not narrow what rounds of jobs differ by.
         rounds = isinstance(records, RoundReader)
-        return gap and replace(gap, chance=chance, prompts=0 if rounds else gap.prompts)
+        return gap and replace(
+            gap, chance_share=chance, prompt_count=0 if rounds else gap.prompt_count
+        )
 
     @property
     def first_contrasts(self) -> Contrasts:
         """Those of the first task, or place."""
-        return next(iter((*self.strata, *self.by_label.values())))
+        return next(iter((*self.strata, *self.contrasts_by_label.values())))
 
     @property
     def first_cell_pairs(self) -> list[tuple[Row, Row]]:
@@ -441,7 +445,9 @@ class Comparison:
     @property
     def win_count_text(self) -> str:
         """At how many of the judged places the claim holds."""
-        return f"{list_holm_verdicts(self.judged).count(HOLDS)} of {len(self.judged)}"
+        return (
+            f"{list_holm_verdicts(self.place_p_values).count(HOLDS)} of {len(self.place_p_values)}"
+        )
 
     @property
     def best_trees_text(self) -> str:
@@ -455,7 +461,7 @@ class Comparison:
     @property
     def pick_method_text(self) -> str:
         """How trees were picked, where some were and there are intervals."""
-        gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
+        gaps: list[Difference | None] = [*self.gaps_by_place.values()] or [self.gap]
         is_paired = all(gap is not None and gap.ends is not None for gap in gaps)
         is_paired = is_paired and not self.ask.records.printed
         if not is_paired or not any(map(has_choice, self.first_contrasts)):
@@ -465,7 +471,7 @@ class Comparison:
     @property
     def places_text(self) -> str:
         """Differences by place."""
-        return ", ".join(f"{place}: {gap}" for place, gap in self.by_place.items())
+        return ", ".join(f"{place}: {gap}" for place, gap in self.gaps_by_place.items())
 
     def list_count_pairs(self, against: str = "") -> list[tuple[str, float, float]]:
         """The tree and both sides' counts of each contrast where they are known; ``against`` is a

@@ -91,16 +91,16 @@ class Difference:
     value: float  # on the prompts as they are; of picked cells on the halves that did not pick
     tested: Interval | None  # on the scale of the test, for relative metrics a logarithm
     relative: bool  # whether it is a share
-    why: str = ""  # why there is no interval
-    falls: bool = False  # whether less of the metric is better
+    no_interval_reason: str = ""  # why there is no interval
+    lower_is_better: bool = False  # whether less of the metric is better
     left: float = nan  # mean number of the left sides' first cells, as measured
-    prompts: int = 0  # behind the interval; 0: unknown
-    chance: float = 0.0  # the share by which two names of one configuration differ here
+    prompt_count: int = 0  # behind the interval; 0: unknown
+    chance_share: float = 0.0  # the share by which two names of one configuration differ here
 
     @property
     def is_within_chance(self) -> bool:
         """Whether two names of one configuration differ by as much."""
-        return self.relative and abs(self.value) <= self.chance > 0
+        return self.relative and abs(self.value) <= self.chance_share > 0
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -121,9 +121,9 @@ class Difference:
 
     def rescale_to_prompts(self, prompt_count: int) -> Difference:
         """Returns the same difference and spread on so many prompts; unknown without a number."""
-        if not self.prompts or self.tested is None:
+        if not self.prompt_count or self.tested is None:
             return replace(self, tested=None)
-        return self.scale_interval((self.prompts / prompt_count) ** self.tested.shrinks)
+        return self.scale_interval((self.prompt_count / prompt_count) ** self.tested.shrink_power)
 
     def above(self, bound: float = 0.0) -> PValues | None:
         """P-values of a claim that the difference is more than that; None without an interval. They
@@ -145,7 +145,7 @@ class Difference:
 
     def better(self) -> PValues | None:
         """P-values of a claim that the left side is better, as the metric's direction has it."""
-        return self.below() if self.falls else self.above()
+        return self.below() if self.lower_is_better else self.above()
 
     def within(self, room: float) -> PValues | None:
         """P-values of a claim that the difference is at most so large, either way (two tests)."""
@@ -161,9 +161,11 @@ class Difference:
 
     def __str__(self) -> str:
         form = "+.1%" if self.relative else "+.3f"
-        if self.ends is None or self.why == "as printed":
-            return f"{self.value:{form}} (no interval: {self.why})"
-        chance_text = f", by chance: two names of one configuration differ by {self.chance:.1%}"
+        if self.ends is None or self.no_interval_reason == "as printed":
+            return f"{self.value:{form}} (no interval: {self.no_interval_reason})"
+        chance_text = (
+            f", by chance: two names of one configuration differ by {self.chance_share:.1%}"
+        )
         return format_interval(self.value, *self.ends, form) + chance_text * self.is_within_chance
 
 
@@ -210,7 +212,9 @@ def compute_difference(
             else _compute_difference_without_records(contrasts, metric, records, relative)
         )
     left_values = np.array([left[0].get(metric) for left, _ in contrasts], dtype=np.float64)
-    return result and replace(result, falls=is_lower_better(metric), left=float(left_values.mean()))
+    return result and replace(
+        result, lower_is_better=is_lower_better(metric), left=float(left_values.mean())
+    )
 
 
 def _list_compared_trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
@@ -273,13 +277,13 @@ def compute_mean_difference(
     prompts = table.shape[-1]
     is_small = FEW_CLOCKS if is_batched and prompts == 1 else TOO_FEW
     reason = is_small if prompts < FEWEST else FEW_DIFFER
-    gap = Difference(value, interval, relative, reason, prompts=0 if is_batched else prompts)
+    gap = Difference(value, interval, relative, reason, prompt_count=0 if is_batched else prompts)
     # Where a side was picked on one half of the prompts for the other, both halves correlate.
     gap = gap.scale_interval(WIDER) if picks else gap
     ends = gap.tested and gap.tested.ends
     if relative and ends and ends[1] - ends[0] > log(WIDEST):
         reason = f"its ends are a factor of more than {WIDEST:g} apart"
-        return replace(gap, tested=Interval(value), why=reason)
+        return replace(gap, tested=Interval(value), no_interval_reason=reason)
     return gap
 
 
@@ -374,7 +378,9 @@ def _compute_difference_without_records(
     mean = round(float(np.mean(values)), 9)
     value = float(np.expm1(mean)) if relative else mean
     if records.printed:
-        return Difference(value, Interval(mean, mean, mean, freedom=1), relative, "as printed")
+        return Difference(
+            value, Interval(mean, mean, mean, degrees_of_freedom=1), relative, "as printed"
+        )
     rows = chain(*chain(*contrasts))
     has_records = all(records.get_counts_by_seed(row, metric) for row in rows)
     has_times = has_records and metric in TIMED

@@ -38,7 +38,7 @@ SIMILAR = 0.05
 
 
 def iter_general_checks(ask: ClaimQuery) -> Iterator[Check]:
-    """All of them."""
+    """Yields all checks of a results file: orders, exact decoders' scores, the fastest decoder."""
     ask = ask.of()
     measured_cells = partial(cells, status=("complete", "partial"), lossless="exact")
 
@@ -159,7 +159,7 @@ def check_fastest_beats_baseline(
     )
     if gap is None:
         return
-    gap = replace(gap, chance=find_chance_difference(to_rows(rows), "token_rate"))
+    gap = replace(gap, chance_share=find_chance_difference(to_rows(rows), "token_rate"))
     basis = ""
     count = format_count(len(prompts or ()), "prompt")
     if prompts is None:

@@ -137,17 +137,19 @@ def counted(within: float | None = None, against: str = "") -> Judge:
 def judge_places(
     comparison: Comparison,
     combine_p_values: Callable[[Iterable[PValues]], PValues],
-    least: float = -inf,
+    first_place: float = -inf,
 ) -> Check | None:
-    """Judges each place, a value of ``each``, alone; then all or most of them, from ``least`` on.
-    Returns one check of a whole group.
+    """Judges each place, a value of ``each``, alone; then all, most or any of them, from
+    ``first_place`` on. Returns one check of a whole group.
     """
     gaps = {
         label[0]: comparison.compute_pooled_difference([case])
-        for label, case in comparison.by_label.items()
+        for label, case in comparison.contrasts_by_label.items()
     }
     by_place = {place: gap for place, gap in gaps.items() if gap is not None}
-    claimed_gaps = [gap for place, gap in by_place.items() if least == -inf or place >= least]
+    claimed_gaps = [
+        gap for place, gap in by_place.items() if first_place == -inf or place >= first_place
+    ]
 
     def get_p_values(gaps: Iterable[Difference]) -> list[PValues]:
         parts = [comparison.expect(gap) for gap in gaps]
@@ -158,7 +160,7 @@ def judge_places(
         return combine_p_values(parts) if parts else None
 
     judged = get_p_values(claimed_gaps)
-    comparison = replace(comparison, by_place=by_place, judged=judged)
+    comparison = replace(comparison, gaps_by_place=by_place, place_p_values=judged)
     if not judged:
         return comparison.make_check(NOT_DECIDED) if claimed_gaps else None
     return comparison.make_check(combine_p_values(judged), compute_p_values_at)
@@ -166,7 +168,7 @@ def judge_places(
 
 def every(least: float = -inf) -> Judge:
     """At every value of ``each``, from this one on, the claim must hold."""
-    return partial(judge_places, combine_p_values=p_value_of_all, least=least)
+    return partial(judge_places, combine_p_values=p_value_of_all, first_place=least)
 
 
 some: Judge = partial(judge_places, combine_p_values=p_value_of_any)

@@ -14,12 +14,12 @@ DECODERS = "decoders"
 
 
 def format_metric(metric: str) -> str:
-    """Returns a metric's name in a sentence."""
+    """Formats a metric's name for a sentence."""
     return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
 
 
 def to_tuple(names: Names) -> tuple[str, ...]:
-    """Returns a name, or several."""
+    """Returns one name or several as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -32,7 +32,7 @@ def cells(*decoders: str, **where: Any) -> Cells:
 
 
 def meets_condition(value: Any, condition: Any) -> bool:
-    """Whether a value is a condition, is among several, or makes a function say yes."""
+    """Returns whether a value equals a condition, is one of several, or satisfies a function."""
     if value is None or pd.isna(value):
         return False
     if callable(condition):

@@ -1,9 +1,9 @@
 """A claim with its evidence and verdict, how many of a page's hold, and both on the console.
 
 A verdict comes from two one-sided p-values (``PValues``): of numbers like these if the claim were
-false, and if it were true. The verdicts of a family are made together (``judged``): a paper's
-claims on one pair of models are one, our own checks on it another. Holm's correction over both
-p-values of all checks of a family keeps the chance of any false verdict in it below 5%.
+false, and if it were true. The verdicts of a family are made together (``correct_verdicts``): a
+paper's claims on one pair of models are one, our own checks on it another. Holm's correction over
+both p-values of all checks of a family keeps the chance of any false verdict in it below 5%.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ OfPrompts = Callable[[int], PValues | None]
 
 
 def return_no_p_values(_: int) -> None:
-    """Knows no p-values of another number of prompts."""
+    """Returns None: p-values for another number of prompts are not known."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Check:
     claim: str
     where: str  # the task
     evidence: str  # the numbers
-    verdict: str = NOT_DECIDED  # one of ``VERDICTS``; where there are p_values, once ``judged``
+    verdict: str = NOT_DECIDED  # one of ``VERDICTS``; where there are p_values, once corrected
     statement: str = ""  # the paper's, its words as a quotation; "" where the check is ours
     section: str = ""  # of the paper, with the statement
     number: int = -1  # place of the claim among its paper's, from 0
@@ -109,7 +109,7 @@ def _iter_holm_verdicts(p_values: Sequence[PValues]) -> Iterator[tuple[str, floa
 
 
 def list_holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
-    """Returns verdicts that are made together."""
+    """Returns the verdicts of a family of claims, corrected for all of them."""
     return [verdict for verdict, _ in _iter_holm_verdicts(p_values)]
 
 
@@ -257,7 +257,7 @@ def format_statement(text: str, section: str) -> str:
 
 
 def build_checks_table(checks: Sequence[Check]) -> Table:
-    """Returns checks alone."""
+    """Builds a console table of checks: claim, place, evidence and verdict."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("claim", "on", "evidence", "verdict"):
         table.add_column(title)

@@ -268,9 +268,14 @@ def print_acceptance_lengths(options: Namespace) -> None:
     table = Table(*heads, "joint", "conditional", box=None)
     for row, generations in _iter_recorded_rows(find_results_file(options.name, options.results)):
         lengths = compute_acceptance_lengths(generations, isinstance(row.get("later_turns"), str))
-        single = (lengths.ratio_of_sums, lengths.vllm, lengths.draft_rate, lengths.mean_of_means)
+        single = (
+            lengths.ratio_of_sums,
+            lengths.vllm_mean_length,
+            lengths.draft_acceptance_rate,
+            lengths.mean_of_means,
+        )
         cells = ["" if value is None else f"{value:.3f}" for value in single]
-        rates = (lengths.at_position, lengths.joint, lengths.conditional)
+        rates = (lengths.acceptance_by_position, lengths.joint_rates, lengths.conditional_rates)
         lists = [" ".join(f"{value:.2f}" for value in values) for values in rates]
         texts = (*cells[:3], lists[0], cells[3], *lists[1:])
         table.add_row(str(row["decoder"]), str(row["spec"]), *texts)
@@ -299,7 +304,8 @@ def print_tokens_by_context_length(options: Namespace) -> None:
     for cell, of_cell in cells.items():
         cell_stretches = (of_cell.get(start) for start in sorted(stretches))
         table.add_row(
-            *cell, *(f"{t.delivered_per_call:.2f} ({t.calls})" if t else "" for t in cell_stretches)
+            *cell,
+            *(f"{t.delivered_per_call:.2f} ({t.call_count})" if t else "" for t in cell_stretches),
         )
     _print_wide_table(table)
     print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")

@@ -41,7 +41,7 @@ ByCategory = Mapping[str, Mapping[str, Interval]]
 def group_prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[str]]:
     """The ids of a group's prompts by category in the task's order; {} where no prompt has one.
 
-    Of more than ``_MOST`` the largest, and the others as one.
+    Of more than ``_MAX_COLUMNS`` the largest, and the others as one.
     """
     categories: Mapping[str, str] = {}
     for row in to_rows(group.rows):  # the prompts of all cells are the same

@@ -70,8 +70,8 @@ def read_provenance(results: Path, run_id: str) -> Mapping[str, Any] | None:
 
 
 def read_packed_records(results: Path, run_id: str) -> PackedRecords:
-    """Records that a cell's are among, or none of it where it has none; a file is read once while
-    it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
+    """Reads the records that hold a cell's, which may be none; a file is read once while it stays
+    the same. Raises ValueError: records, or what their answers scored, cannot be read.
     """
     path = files.get_records_file(results)
     packed = (

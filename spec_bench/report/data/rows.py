@@ -253,7 +253,7 @@ def select_experiments_or_all(rows: pd.DataFrame, experiments: Collection[str]) 
 
 
 def drop_duplicates_with_fewer_prompts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns each cell once; one that was measured twice with the larger number of prompts."""
+    """Drops repeated cells; the row of each with the most prompts stays."""
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
     return rows.drop_duplicates(list_cell_key_columns(rows)).sort_index(kind="stable")
@@ -407,7 +407,7 @@ def to_rows(frame: pd.DataFrame) -> list[Row]:
 
 
 def list_cell_key_columns(rows: pd.DataFrame) -> list[str]:
-    """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
+    """Lists the columns that identify a cell: rows that agree in them are repeats, or seeds."""
     return [
         *(column.name for column in select_identifying_columns(rows)),
         *(key for key in _OF_A_CELL if key in rows),

@@ -201,7 +201,7 @@ def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> lis
                     else interval
                 )
             interval = clip_or_drop_ends(name, interval or seed_interval)
-            if name == "speedup" and interval.between > 0.5:
+            if name == "speedup" and interval.between_seeds_share > 0.5:
                 row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_DISAGREEMENT}".removeprefix(
                     "; "
                 )

@@ -81,7 +81,7 @@ def split_by_settings(
 def _blank_agreeing_texts(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
 ) -> pd.Series:
-    """A column's values for headings; empty where all agree, or where ``run`` tells them."""
+    """Blanks a column's texts where all rows of a scope agree: headings name what varies."""
     scope = [rows[name] for name in _GROUP_COLUMNS[column.apart] if name in rows]
     scope += run_texts if column.apart != "run" else []
     counts = texts.groupby(scope or [0] * len(rows))

@@ -96,7 +96,8 @@ class FigureCells:
         chosen = chosen.sort_values("task", key=order, kind="stable")
         is_doubtful = chosen.reason.fillna("").map(explain_timing_doubt) != ""
         return _add_axis_columns(
-            add_figure_columns(clear_times_and_energy(chosen, is_doubtful)), self.paper.axes
+            add_figure_columns(clear_times_and_energy(chosen, is_doubtful)),
+            self.paper.trees_by_axis,
         )
 
     def mask_paper_temperatures(self, rows: pd.DataFrame) -> pd.Series:
@@ -218,7 +219,7 @@ def _read_printed_pair(paper: str, pair: str) -> pd.DataFrame:
     for name in number.intersection(rows):
         rows[name] = pd.to_numeric(rows[name], errors="coerce")
     rows = rows.assign(pair=pair)
-    for axis in load_paper(paper).axes:
+    for axis in load_paper(paper).trees_by_axis:
         rows[f"paper.{axis}"] = rows.axis_value.where(rows.axis == axis)
     rows = rows.sort_values("table", kind="stable").reset_index(drop=True)
     if "token_rate" in rows and "speedup" not in rows:

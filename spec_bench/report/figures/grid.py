@@ -106,7 +106,8 @@ def draw_panels(
             filtered_rows = filter_rows(panel_rows, keep)
             if all(filtered_rows[name].nunique() >= count for name, count in (needs or {}).items()):
                 figure = draw_grid(panel_rows, x, y, setting=setting, **options)
-                yield from [figure] if figure else []
+                if figure is not None:
+                    yield figure
 
 
 @dataclass(frozen=True)
@@ -202,8 +203,8 @@ def _add_texts_around(figure: ReportFigure, grid: Grid, style: GridStyle, by_lin
     _add_heading_and_legend(figure, entries, max_columns, heading, style.heading_size)
     captions = [text for panel in panels for text in panel.captions]
     texts = [style.bars * _has_error_bars(figure), style.note, *captions]
-    note_style: dict[str, Any] = {"fontsize": 6.5, "x": 0.01, "ha": "left", "wrap": True}
-    figure.supxlabel(_format_note(figure, texts, panels), **note_style)
+    note = _format_note(figure, texts, panels)
+    figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left", wrap=True)
 
 
 def _has_error_bars(figure: ReportFigure) -> bool:
@@ -340,13 +341,10 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
     plot = panel.plot
     if panel.drawable_rows.empty:
         plot.set_axis_off()
-        position = {
-            "transform": plot.transAxes,
-            "ha": "center",
-            "va": "center",
-            "color": GREY,
-        }
-        plot.text(0.5, 0.5, wrap_text(panel.empty_reason, 24), **position)
+        plot.text(
+            0.5, 0.5, wrap_text(panel.empty_reason, 24),
+            transform=plot.transAxes, ha="center", va="center", color=GREY,
+        )  # fmt: skip
         return
     draw()
     if guide is not None:
@@ -411,7 +409,7 @@ def _make_legend_entries(grid: Grid, row_by_row: bool) -> list[Line2D]:
     series = [
         series_item
         for part in parts
-        for series_item in sorted(part, key=lambda item: item.look.place)
+        for series_item in sorted(part, key=lambda item: item.look.series_index)
     ]
     handles: dict[str, Line2D] = {}
     for series_item in (item for item in series if item.label):

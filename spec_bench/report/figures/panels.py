@@ -131,7 +131,7 @@ class Panel:
         return filter_rows(self.rows, self.keep).dropna(subset=[self.x, self.y])
 
     def list_values(self, column: str) -> list[Any]:
-        """Returns what x or y is in all panels, numbers ascending."""
+        """Lists a column's distinct values in all panels of the file, numbers ascending."""
         values = self.file_rows.dropna(subset=[self.x, self.y])[column].unique()
         return list(values) if any(isinstance(value, str) for value in values) else sorted(values)
 
@@ -149,7 +149,7 @@ class Panel:
             raise UsageError(describe_unknown_setting(f"series.{word}", word, [*_STYLE, "alpha"]))
         style = {**_STYLE, **options, "markerfacecolor": "none" if chosen.printed else None}
         result = self._make_series(chosen, bool(style["markersize"]))
-        result.sort(key=lambda series: series.look.place)
+        result.sort(key=lambda series: series.look.series_index)
         for drawn_series in result:
             self._draw_series(drawn_series, style, chosen)
             if chosen.write:
@@ -196,8 +196,11 @@ class Panel:
                 part = select_pareto_front(part, x, y)
             handle = chosen.make_legend_look(look, has_markers)
             shape = fill_template(chosen.shape, part)
-            details = (shape, chosen.mark, chosen.printed, handle, lost_places)
-            result.append(DrawnSeries(part, look, text, *details))
+            result.append(
+                DrawnSeries(
+                    part, look, text, shape, chosen.mark, chosen.printed, handle, lost_places
+                )
+            )
         return result
 
     def set_lower_limits(self) -> None:
@@ -252,7 +255,9 @@ class Panel:
             at = values.map(lambda value: places.index(str(value))) if places else values
             if dodge is None:
                 return at
-            return at * dodge**look.aside if self._get_axis(self.x).log else at + dodge * look.aside
+            return (
+                at * dodge**look.offset if self._get_axis(self.x).log else at + dodge * look.offset
+            )
 
         line = "" if series.mark == "point" else "--" if look.dashed else "-"
         label: str | None = series.label or None
@@ -290,7 +295,7 @@ class Panel:
 
     @cached_property
     def _x_categories(self) -> list[str]:
-        """The places along an x that is text, the same in all panels; none for numbers."""
+        """Categories along an x that is text, the same in all panels; none for numbers."""
         values = self.list_values(self.x)
         return values if any(isinstance(value, str) for value in values) else []
 
@@ -328,7 +333,7 @@ class Panel:
 
     @property
     def empty_reason(self) -> str:
-        """Why it plots nothing."""
+        """The reason for an empty panel, in words."""
         has_y = self.y in self.rows and self.rows[self.y].notna().any()
         missing = self.x if has_y else self.y
         reasons = (get_empty_reason(row, missing) for row in to_rows(self.rows))
@@ -373,7 +378,7 @@ class Panel:
 
 
 def pop_named(options: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Takes the options of these names out of others."""
+    """Removes the options of these names from a dict and returns them."""
     return {name: options.pop(name) for name in [*options] if name in names}
 
 

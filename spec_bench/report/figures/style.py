@@ -40,8 +40,8 @@ _CYCLE = {"axes.prop_cycle": cycler(color=[colour.light for colour in PALETTE])}
 class SeriesStyle(NamedTuple):
     """The distinctive look of a series."""
 
-    place: int  # its place among the series of its layer
-    aside: float  # how many places it stands from the middle one
+    series_index: int  # its place among the series of its layer
+    offset: float  # how many places it stands from the middle one
     colour: Any
     marker: str
     dashed: bool

@@ -47,12 +47,10 @@ _DRAFTLESS = ("none", "lookup", "suffix", "recycling", "own_blocks", "first_matc
 _PATHS = ("chain", "dynamic_chain", "guess_or_draft")  # trees of one path
 _PLACE = ("device", "machine", "threads")
 _NUMBER: dict[str, Any] = {
-    **{
-        "xytext": (4, 0),
-        "textcoords": "offset points",
-        "va": "center_baseline",
-        "fontsize": 7,
-    },
+    "xytext": (4, 0),
+    "textcoords": "offset points",
+    "va": "center_baseline",
+    "fontsize": 7,
     "bbox": {
         "boxstyle": "square,pad=0.1",
         "color": "white",
@@ -124,12 +122,8 @@ def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
     if ax is not None:
         ax.legend(handles=patches, loc="lower right", frameon=False)
         return ax
-    place = {
-        "loc": "outside lower left",
-        "ncols": len(families) if len(patches) == len(families) else 3,
-        "frameon": False,
-    }
-    figure.legend(handles=patches, **place)
+    columns = len(families) if len(patches) == len(families) else 3
+    figure.legend(handles=patches, loc="outside lower left", ncols=columns, frameon=False)
     heading = _format_heading(panels, measure, len(order) - _BARS, len(panels) - _PANELS)
     figure.suptitle(heading, x=0.01, ha="left", fontsize=9)
     return figure

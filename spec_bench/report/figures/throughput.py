@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -38,8 +38,16 @@ _HEADS = (
 )  # fmt: skip
 
 
-def split_throughput_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
-    """Titles of group and line, and rows by requests. Raises ValueError: none has a throughput."""
+class ThroughputLine(NamedTuple):
+    """The rows of one decoder that differ in the requests together, ascending."""
+
+    group_title: str
+    title: str
+    rows: pd.DataFrame
+
+
+def split_throughput_lines(rows: pd.DataFrame) -> list[ThroughputLine]:
+    """Splits rows by group and decoder. Raises ValueError: none has a throughput."""
     valid_rows = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
     if valid_rows.empty:
         raise UsageError("no row has tokens/s of a request and of all: nothing was timed")
@@ -49,9 +57,8 @@ def split_throughput_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFr
         for _, line in group.groupby(_LINE, dropna=False, sort=False):
             batch_mode = str((first_row := line.iloc[0])["batching"])
             arrivals = f", {batch_mode}" if batch_mode.startswith("open") else ""
-            lines.append(
-                (heading, format_decoder(first_row) + arrivals, line.sort_values("batch_size"))
-            )
+            title = format_decoder(first_row) + arrivals
+            lines.append(ThroughputLine(heading, title, line.sort_values("batch_size")))
     return lines
 
 
@@ -116,7 +123,7 @@ def draw_and_format_throughput(file: Path, mixed_models: bool = False) -> str:
     return capture.get()
 
 
-def draw_throughput(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
+def draw_throughput(lines: Sequence[ThroughputLine], path: Path) -> None:
     """Left: tokens/s of all over tokens/s of one. Right: the speed-up over plain decoding."""
     from spec_bench.report.figures.grid import Axis, draw_grid
     from spec_bench.report.figures.style import GREY, figure_settings_applied, save_figure

@@ -107,16 +107,16 @@ class LoadedResults:
 def load_results(
     tables: Sequence[Path],
     pair: str | None = None,
-    only: Sequence[str] = (),
+    kept_columns: Sequence[str] = (),
     mixed_models: bool = False,
 ) -> LoadedResults:
-    """Reads results files and what lies beside them; of one pair or (None) of all, with ``only``
-    some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,
-    or none is of the pair.
+    """Reads results files and what lies beside them; of one pair or (None) of all; with
+    ``kept_columns`` these alone of the measured numbers that have intervals. Raises ValueError: a
+    file has no rows, or none is of the pair.
     """
-    measured_columns = list_columns_of_kind("time", "efficiency", "energy") if only else ()
+    measured_columns = list_columns_of_kind("time", "efficiency", "energy") if kept_columns else ()
     dropped_names = [
-        n for c in measured_columns if c.interval and c.name not in only for n in c.names
+        n for c in measured_columns if c.interval and c.name not in kept_columns for n in c.names
     ]
     rows = read_rows(tables, mixed_models).drop(columns=dropped_names, errors="ignore")
     if rows.empty:
@@ -235,13 +235,16 @@ def build_page_tables(items: Sequence[Item], cells: MeasuredRows) -> list[TableS
     """Lists the paper's tables of the measured pairs; for another pair, the first of each task."""
     tables = [item for item in items if isinstance(item, Table)]
     sheets = [
-        sheet for item in tables for sheet in build_tables_by_setting(item, cells) if sheet.measured
+        sheet
+        for item in tables
+        for sheet in build_tables_by_setting(item, cells)
+        if sheet.is_measured
     ]
     pairs_covered = {request.pair for sheet in sheets for request in sheet.wanted}
     for pair in [pair_name for pair_name in cells.list_pairs() if pair_name not in pairs_covered]:
         requests_before = set[tuple[RequestedCell, ...]]()
         for item in tables:
-            measured = [e for e in build_tables_by_setting(item, cells, pair) if e.measured]
+            measured = [e for e in build_tables_by_setting(item, cells, pair) if e.is_measured]
             if measured and measured[0].wanted not in requests_before:
                 requests_before.add(measured[0].wanted)
                 sheets += [replace(sheet, other_pair=pair) for sheet in measured]
@@ -401,12 +404,12 @@ def _draw_pictures(
                 yield figure.title, to_data_uri(path, _WIDTH)
 
 
-def format_embedded_caveat(targets: Iterable[str], paper: bool) -> str:
+def format_embedded_caveat(targets: Iterable[str], is_of_paper: bool) -> str:
     """Returns the caveat on rows of embedded targets, in a paper's experiment or another."""
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):
         return ""
-    text = SMALL.format("paper's" if paper else "papers'")
+    text = SMALL.format("paper's" if is_of_paper else "papers'")
     return text if all(small) else f"Cells of the embedded pairs: {text[0].lower()}{text[1:]}"
 
 

@@ -64,13 +64,13 @@ class Headline:
     pair: str  # the group's
     task: str  # the group's, for people
     decoder: str  # name and tree, for people; the words for it where none is recommended
-    code: str  # the decoder's name in the results; "" where none is recommended
+    decoder_name: str  # the decoder's name in the results; "" where none is recommended
     value: str  # the number with its unit
     interval: str  # its 95% interval; "" where it has none
-    sure: str  # how it stands to the runners-up
+    certainty: str  # how it stands to the runners-up
     basis: str  # on how many prompts, and for how many cells its interval is corrected
     # number of speculative cells that tie with the fastest, itself among them; of all
-    tied: tuple[int, int] = (1, 1)
+    tied_and_all_counts: tuple[int, int] = (1, 1)
     spec: str = ""  # of its tree in the results; likewise
 
     @property
@@ -81,13 +81,13 @@ class Headline:
     @property
     def why(self) -> str:
         """The reason for the answer."""
-        return f"{self.sure} ({self.basis})" if self.basis else self.sure
+        return f"{self.certainty} ({self.basis})" if self.basis else self.certainty
 
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        use = f"{'use ' if self.code else ''}{self.decoder}"
-        speed = f", {self.speed}" if self.code not in ("", "ar") else ""
+        use = f"{'use ' if self.decoder_name else ''}{self.decoder}"
+        speed = f", {self.speed}" if self.decoder_name not in ("", "ar") else ""
         return f"{self.task}: {use}{speed}: {self.why}."
 
 
@@ -109,12 +109,12 @@ def make_headline(group: Group) -> Headline | None:
     choice = _choose_by_speed(group, rows, metric)
     tie_count = 1
     winner = rows.loc[rows[metric].idxmax()]
-    if choice and not choice.faster:
+    if choice and not choice.faster_places:
         _, decoder, certainty = choice
         code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
         sound = select_undoubted_rows(rows, metric)
-        candidates = rows.iloc[[*choice.faster]] if choice else sound
+        candidates = rows.iloc[[*choice.faster_places]] if choice else sound
         if candidates.empty:
             return None
         best = candidates.loc[candidates[metric].idxmax()]
@@ -141,10 +141,10 @@ def make_headline(group: Group) -> Headline | None:
         pair=str(winner.pair),
         task=format_title_without_pair(group),
         decoder=decoder,
-        code=code,
+        decoder_name=code,
         value=value,
         interval=interval,
-        sure=certainty,
+        certainty=certainty,
         basis=", ".join(
             filter(
                 None,
@@ -154,7 +154,7 @@ def make_headline(group: Group) -> Headline | None:
                 ],
             )
         ),
-        tied=(tie_count, len(rows)),
+        tied_and_all_counts=(tie_count, len(rows)),
         spec=str(group.rows.spec[winner.name]) if code not in ("", "ar") else "",
     )
 
@@ -180,7 +180,7 @@ def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderCh
         value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         is_seed_bound = bool(get_empty_reason(row, SEEDS))
-        speed = Interval(value / plain.value, *ends, between=is_seed_bound)
+        speed = Interval(value / plain.value, *ends, between_seeds_share=is_seed_bound)
         doubt = get_timing_doubt(row) or _explain_within_chance(speed.value, chance)
         prompts = get_number(row, "prompts") or 0
         speeds.append(DecoderSpeed(format_decoder(row), speed, prompts, doubt))
@@ -227,7 +227,7 @@ def _describe_prompts_and_cells(
 
 
 def _describe_faster_generate(group: Group, metric: str) -> str:
-    """Says so where transformers' own plain decoding is surely faster than ours."""
+    """Says how much faster transformers' own plain decoding surely is than ours; "" if not."""
     times = find_generate_speedup_over_ours(to_rows(group.rows)) if metric == "speedup" else 0.0
     return f"transformers' generate is {times:.2f}× as fast as AR" if times else ""
 
@@ -300,7 +300,7 @@ def format_answer(headlines: Sequence[Headline]) -> str:
     if len(headlines) < 2:
         return "".join(line.sentence for line in headlines)
     pairs = len({line.pair for line in headlines}) > 1
-    open_ones = {line.decoder for line in headlines if not line.code}
+    open_ones = {line.decoder for line in headlines if not line.decoder_name}
     decoders = Counter(line.decoder for line in headlines).most_common(_MAX_NAMED)
     decoders.sort(key=lambda line: line[0] in open_ones)
     uses = [
@@ -310,7 +310,7 @@ def format_answer(headlines: Sequence[Headline]) -> str:
     other_count = len(headlines) - sum(count for _, count in decoders)
     uses += [f"others on {other_count} more"] if other_count else []
     text = f"{'' if decoders[0][0] in open_ones else 'use '}{'; '.join(uses)}"
-    ties = sum(line.tied[0] > 1 for line in headlines)
+    ties = sum(line.tied_and_all_counts[0] > 1 for line in headlines)
     tie_text = f" (tied with others on {ties} of {len(headlines)})" if ties else ""
     return f"{text[0].upper()}{text[1:]}{tie_text}."
 
@@ -326,7 +326,7 @@ def _describe_use(decoder: str, headlines: Sequence[Headline], with_pairs: bool)
         titles = [f"{task} ({n} settings)" if n > 1 else task for task, n in tasks.items()]
     places = ", ".join(titles[:_MAX_NAMED])
     places += f" and {len(titles) - _MAX_NAMED} more" if len(titles) > _MAX_NAMED else ""
-    if headlines[0].code in ("", "ar"):
+    if headlines[0].decoder_name in ("", "ar"):
         return f"{decoder} on {places}"
     values = sorted(line.value for line in headlines)
     return f"{decoder} on {places}: {' to '.join(dict.fromkeys((values[0], values[-1])))}"

@@ -44,16 +44,16 @@ class PageCell(NamedTuple):
 
     text: str  # as written
     interval: str  # its 95% interval; "" where there is none
-    sorted_by: str  # the key of a click on the heading
+    sort_key: str  # the key of a click on the heading
     # low end, value and high end on the column's common scale, from 0 to 1; None where it has none
-    drawn: tuple[float, ...] | None
-    best: bool  # whether it is the best exact one, or ties with it
+    bar_positions: tuple[float, ...] | None
+    is_best: bool  # whether it is the best exact one, or ties with it
 
 
 class DecoderTableRow(NamedTuple):
     """One cell of the experiment."""
 
-    code: str  # the decoder's name in results
+    decoder_name: str  # the decoder's name in results
     decoder: str  # its name for people
     tree: str  # its tree, and the drafter where that alone differs
     marks: tuple[tuple[str, bool], ...]  # its remarks, and whether each is a minor one
@@ -184,16 +184,17 @@ def _find_tied_best_exact_indices(rows: pd.DataFrame, column: str) -> Collection
     return {*exact.index[exact[high] >= exact.at[exact[column].idxmax(), low]]}
 
 
-Numbers = list[tuple[Row, list[Interval | None]]]
+class CategoryNumbers(NamedTuple):
+    """A group's speed-ups, or its tokens per call, by category of prompts."""
+
+    title: str
+    prompt_counts: dict[str, int]  # of each category
+    overall_columns: list[str]  # over all prompts, behind the categories
+    rows: list[tuple[Row, list[Interval | None]]]  # each cell's numbers under both
 
 
-def iter_category_numbers(
-    group: Group, records: RecordReader
-) -> Iterator[tuple[str, dict[str, int], list[str], Numbers]]:
-    """Yields the speed-ups and the tokens per call of a group whose prompts have categories: of
-    both a title; each category with its count of prompts; the names of the columns behind these, of
-    all prompts; and each cell's numbers under both, None where it has none.
-    """
+def iter_category_numbers(group: Group, records: RecordReader) -> Iterator[CategoryNumbers]:
+    """Yields the speed-ups, then the tokens per call, of a group whose prompts have categories."""
     kinds = group_prompts_by_category(group, records)
     cells = compute_numbers_by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
@@ -210,7 +211,8 @@ def iter_category_numbers(
             )
             for row, by_kind in cells
         ]
-        yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*overall], numbers
+        counts = {kind: len(prompts) for kind, prompts in kinds.items()}
+        yield CategoryNumbers(title, counts, [*overall], numbers)
 
 
 def iter_category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, ResultsTable]]:

@@ -146,8 +146,8 @@ class Paper:
         return dict.fromkeys(name for column in columns for name in column.metrics if name)
 
     @functools.cached_property
-    def axes(self) -> Axes:
-        """The axes of its tables.
+    def trees_by_axis(self) -> Axes:
+        """Values of trees along the axes that divide its tables into blocks.
 
         They come from the printed numbers and not from the trees: RSD's budgets are nominal.
         """

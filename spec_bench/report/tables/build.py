@@ -100,7 +100,7 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
     paper = load_paper(item.paper)
     requests = lay_out_printed_table(item.name, None).wanted
     pairs = sorted({request.pair for request in requests})
-    if sheet.measured:
+    if sheet.is_measured:
         ours = _list_measured_notes(item, sheet, cells, pair, pairs)
     else:
         ours = _list_unmeasured_notes(item, sheet, cells, pair)
@@ -131,7 +131,7 @@ def fill_in_measured(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     heads = {column.name: column for column in sheet.columns}
     places = []
     for place in sheet.places:
-        rows = [measured.find_row(request) for request in place["asked"]]
+        rows = [measured.find_row(request) for request in place["requests"]]
         value = _find_value(place, heads[place["column"]], rows, measured)
         places.append(place | value | {"row": rows[0] if rows else None})
     own = {id(place["row"]) for place in places if place["row"] and not place["extra"]}
@@ -153,7 +153,7 @@ def _find_value(
 ) -> dict[str, Any]:
     """Returns a place's measured value, or the reason why it has none; nothing if it asks none."""
     values = []
-    for request, row in zip(place["asked"], rows, strict=True):
+    for request, row in zip(place["requests"], rows, strict=True):
         if row is None:
             return {"state": _explain_absence(request, cells)}
         if row["status"] == "failed":
@@ -268,7 +268,7 @@ def _list_measured_notes(
             f"{len(foreign_rows)} of {len(rows)} cells come from other experiments "
             f"({experiments}): their speeds were not measured side by side with the rest."
         )
-    notes += cells.whole.describe_other_sampling(requests)
+    notes += cells.unsplit.describe_other_sampling(requests)
     notes += _note_stop_rules(rows)
     notes += dict.fromkeys([*_note_turn_rules(rows), *_note_overlong_prompts(rows)])
     notes += describe_differences_from_papers(rows, {place["number"] for place in measured_places})
@@ -290,7 +290,7 @@ def _list_unmeasured_notes(
     pairs = sorted({request.pair for request in sheet.wanted})
     source = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
     place = f"cell of this table was run on {_format_names(pairs)}" if pairs else NO_PAIR
-    notes += [f"{source} {place}.", *cells.whole.describe_other_sampling(sheet.wanted)]
+    notes += [f"{source} {place}.", *cells.unsplit.describe_other_sampling(sheet.wanted)]
     other_pairs = [
         pair
         for pair in cells.list_pairs({request.task for request in sheet.wanted})
@@ -383,7 +383,7 @@ def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> li
         found_rows = filter(None, map(cells.find_row, requests))
         if any(row.get("stage") == "confirm" for row in found_rows):
             note = _CONFIRMED
-            among = cells.whole
+            among = cells.unsplit
         if counts := {*map(among.count_trees, requests)} - {0}:
             fewest = min(counts)
             highest = max(counts)

@@ -57,17 +57,17 @@ class MeasuredRows:
     ) -> None:
         self.results = results  # the folder that commands for missing cells write to
         self.protocol = protocol  # that was asked for; None: any
-        # whole: see ``split_by_run_settings``
+        # unsplit: see ``split_by_run_settings``
         self.records = RecordReader(Path(files.RESULTS))
-        self.whole = self
+        self.unsplit = self
         self.rows = pool_seeds(rows, self.records)  # as read, seeds pooled
-        self.listed: list[Row] = to_rows(self.rows)
+        self.row_list: list[Row] = to_rows(self.rows)
         self._aliases = _find_pair_aliases(self.rows)
-        self._of: dict[tuple[str, ...], MeasuredRows] = {}
+        self._by_experiments: dict[tuple[str, ...], MeasuredRows] = {}
         # Rows by what tables ask for, the preferred ones first.
         self._cells = group_by_key(
             ((self._aliases.get(row["pair"], row["pair"]), *(row[name] for name in _CELL)), row)
-            for row in sorted(self.listed, key=_make_preference_key)
+            for row in sorted(self.row_list, key=_make_preference_key)
         )
 
     @classmethod
@@ -94,15 +94,17 @@ class MeasuredRows:
 
     def for_experiments_or_all(self, experiments: tuple[str, ...]) -> MeasuredRows:
         """Returns the rows of each pair for these experiments (``select_experiments_or_all``)."""
-        if experiments not in self._of:
-            pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.listed else []
+        if experiments not in self._by_experiments:
+            pairs = (
+                self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.row_list else []
+            )
             selections = [select_experiments_or_all(rows, experiments) for _, rows in pairs]
             selection = pd.concat(selections).sort_index() if selections else self.rows
             is_all = len(selection) == len(self.rows)
-            self._of[experiments] = (
+            self._by_experiments[experiments] = (
                 self if is_all else MeasuredRows(selection, self.results, self.protocol)
             )
-        return self._of[experiments]
+        return self._by_experiments[experiments]
 
     def find_row(self, request: RequestedCell) -> Row | None:
         """Returns what a place asks for, by its pick; None: it was not run."""
@@ -143,14 +145,14 @@ class MeasuredRows:
         differs.
         """
         fits = {id(row) for request in requests for row in self._find_rows(request)}
-        rows = self.rows[[id(row) in fits for row in self.listed]]
+        rows = self.rows[[id(row) in fits for row in self.row_list]]
         parts = split_by_settings(refuse_or_separate_models(rows), _SHOWN) if fits else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
         results = [(text, MeasuredRows(rows, self.results, self.protocol)) for text, rows in parts]
         for _, part in results:
-            part.whole = self
+            part.unsplit = self
         return results
 
     def count_trees(self, request: RequestedCell) -> int:
@@ -238,7 +240,7 @@ class ItemProgress:
     missing: tuple[RequestedCell, ...]  # those without numbers
 
     @property
-    def measured(self) -> int:
+    def measured_count(self) -> int:
         """Cells that have numbers."""
         return len(self.wanted) - len(self.missing)
 
@@ -281,7 +283,7 @@ def compute_progress_by_pair(
         return [share(pair)]
     measured_pairs = cells.list_pairs({request.task for request in requests})
     other_shares = [share(name) for name in measured_pairs if name not in pairs]
-    return [*map(share, pairs), *(request for request in other_shares if request.measured)]
+    return [*map(share, pairs), *(request for request in other_shares if request.measured_count)]
 
 
 def format_paper_progress(
@@ -321,7 +323,7 @@ def _format_progress(item: Item, shares: Sequence[ItemProgress]) -> str:
         return f"{item.how}: {item.command}"
     counts = group_by_key(
         (
-            f"{progress.measured}/{len(progress.wanted)}",
+            f"{progress.measured_count}/{len(progress.wanted)}",
             progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)",
         )
         for progress in shares
@@ -433,7 +435,7 @@ def _list_engine_overrides(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
     config = read_pair_configs().get(pair)
     if config is not None and is_embedded(config):
         return ()
-    rows = [row for row in cells.listed if row["pair"] == pair]
+    rows = [row for row in cells.row_list if row["pair"] == pair]
     sources = {row.get("data_source"): row.get("data_file") for row in reversed(rows)}
     source = [
         _SOURCES[kind].format(quote_if_needed(str(file)))
@@ -470,7 +472,7 @@ def _format_command(
 
 
 def _list_model_overrides(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
-    rows = (row for row in cells.listed if row["pair"] == pair and not pd.isna(row.get("draft")))
+    rows = (row for row in cells.row_list if row["pair"] == pair and not pd.isna(row.get("draft")))
     if (row := next(rows, None)) is None:
         return (f"pair={pair}",)
     target, name, *drafts = map(quote_if_needed, (row["target"], pair, *row["draft"].split(",")))

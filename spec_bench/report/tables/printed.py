@@ -75,7 +75,7 @@ PLACE: dict[str, Any] = {
     "best": False,  # by the paper
     "underlined": False,  # likewise
     "empty": "",  # the text for a measured cell without a number
-    "asked": (),  # cells: ours, then the one that it is compared with
+    "requests": (),  # cells: ours, then the one that it is compared with
     "papers": False,  # whether the first of these is of the pair that is printed there
     "compared": "",  # minus or over
     # of ours, filled in by ``build``
@@ -125,7 +125,7 @@ class TableSheet:
         return replace(self, columns=chosen, places=places)
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether some place has a measured number."""
         return any(place["ours"] for place in self.places)
 
@@ -138,7 +138,7 @@ def format_tree_widths(decoder: str, spec: str) -> str:
 
 def list_requested_cells(places: Iterable[Place]) -> tuple[RequestedCell, ...]:
     """Lists the cells that places ask for, each once."""
-    return tuple(dict.fromkeys(request for place in places for request in place["asked"]))
+    return tuple(dict.fromkeys(request for place in places for request in place["requests"]))
 
 
 @functools.cache
@@ -178,7 +178,7 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
         papers = bool(asked) and asked[0].pair == printed_pair
         block = "/".join(_format_line_label(line, source, other) for source in table.block)
         labels = tuple(_format_line_label(line, source, other) for source in table.heads.values())
-        own = {"block": block, "labels": labels, "asked": asked, "papers": papers}
+        own = {"block": block, "labels": labels, "requests": asked, "papers": papers}
         places.append({**PLACE, **printed, **own, "empty": head.empty if asked else ""})
     _mark_best_printed(places, heads)
     _mark_gains_of_tuned_drafts(places, heads, table.tuned_from)

@@ -28,9 +28,18 @@ LOST = "lost"
 _LATEX = str.maketrans(
     {
         **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        **{"×": r"$\times$", "α": r"$\alpha$", "Δ": r"$\Delta$", "γ": r"$\gamma$"},
-        **{"τ": r"$\tau$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "\n": " "},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "×": r"$\times$",
+        "α": r"$\alpha$",
+        "Δ": r"$\Delta$",
+        "γ": r"$\gamma$",
+        "τ": r"$\tau$",
+        "±": r"$\pm$",
+        "<": "$<$",
+        ">": "$>$",
+        "\n": " ",
     }
 )
 _LINES = 36  # more than these are higher than a page, notes included, in the text's own size
@@ -56,14 +65,14 @@ _FORMATS = {
 
 def list_shown_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
     """Lists the columns that are written, each with the part that it shows, ``paper``, ``ours`` or
-    ``compute_difference``: not those that nobody printed or measured.
+    ``difference``: not those that nobody printed or measured.
     """
     by_column = group_by_key((place["column"], place) for place in sheet.places)
     result = []
     for column in sheet.columns:
         places = by_column.get(column.name, [])
         has_printed = any(place["printed"] or place["lost"] for place in places)
-        ours = sheet.measured and any(place["asked"] for place in places)
+        ours = sheet.is_measured and any(place["requests"] for place in places)
         # Another pair's number differs for more than one reason.
         is_paper_pair = any(place["printed"] and place["papers"] for place in places)
         has_difference = ours and is_paper_pair and column.shows == "number"
@@ -151,7 +160,7 @@ def list_header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
     shown = list_shown_columns(sheet)
     keys = [[column.group for column, _ in shown]] if any(c.group for c, _ in shown) else []
     keys.append([f"{column.group}\0{column.title}" for column, _ in shown])
-    if sheet.measured:
+    if sheet.is_measured:
         keys.append([f"{place}\0{part}" for place, (_, part) in enumerate(shown)])
     return [
         [(key.rpartition("\0")[2], len(list(run))) for key, run in groupby(level)] for level in keys
@@ -161,7 +170,9 @@ def list_header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
 def format_table_markdown(sheet: TableSheet) -> str:
     """Title, table, notes, commands."""
     shown = list_shown_columns(sheet)
-    heads = [format_grouped_title(column) + f", {part}" * sheet.measured for column, part in shown]
+    heads = [
+        format_grouped_title(column) + f", {part}" * sheet.is_measured for column, part in shown
+    ]
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
         ["---"] * len(sheet.heads) + ["---:"] * len(shown),
@@ -196,7 +207,7 @@ def format_table_html(sheet: TableSheet) -> str:
     """Returns a table for a page: title, table, notes and commands."""
     lines = format_lines(sheet, "html")
     blocks = [[*part] for _, part in groupby(lines, lambda line: line["block"])]
-    parts = [part * sheet.measured for _, part in list_shown_columns(sheet)]
+    parts = [part * sheet.is_measured for _, part in list_shown_columns(sheet)]
     fragment = make_template_environment("spec_bench.report.tables").get_template(
         "table.html.jinja"
     )
@@ -291,9 +302,9 @@ def format_tables_csv(*sheets: TableSheet) -> str:
         for places in _group_lines(sheet):
             line = setting | dict(zip(heads, places[0]["labels"], strict=True))
             for place in places:
-                ends = _format_csv_values(place, sheet.measured)
+                ends = _format_csv_values(place, sheet.is_measured)
                 line |= {f"{place['column']}_{end}": text for end, text in ends.items()}
-            if sheet.measured:
+            if sheet.is_measured:
                 marks = {place["mark"] for place in places if place["ours"]}
                 exact = {mark if mark in MARKS else "exact" for mark in marks}
                 line["lossless"] = "/".join(sorted(exact))
