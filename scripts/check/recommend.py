@@ -139,7 +139,7 @@ class Drawn:
             if judge
         ]
         choice = choose_decoder(speeds)  # type: ignore[arg-type]
-        answer = "faster" if choice.faster else choice.answer
+        answer = "faster" if choice.faster_places else choice.answer
         return Found(self.speeds.max() / self.speeds[named] - 1, self.answers, spent, answer)
 
 
