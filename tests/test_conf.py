@@ -24,7 +24,7 @@ from spec_bench.report.papers.pairs import format_parameter_count
 from spec_bench.report.papers.paper import list_paper_names, load_paper
 from spec_bench.settings.configs import get_conf_dir, get_experiments_dir
 from spec_bench.tasks import build_task
-from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
+from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published_numbers
 from tests.families import decoder_names
 
 CONF = get_conf_dir()
@@ -123,7 +123,7 @@ def test_every_recipe_says_its_log_and_meter_and_composes_into_valid_cells(path)
 )
 def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe, tables):
     cells = [(cell.name, cell.config.spec) for cell in cells_of(recipe)]
-    published = pivot_numbers(read_published(get_experiments_dir() / "rsd" / FILE))
+    published = pivot_numbers(read_published_numbers(get_experiments_dir() / "rsd" / FILE))
     for table in tables:
         rows = [(row["decoder"], row["spec"]) for row in published if int(row["table"]) == table]
         assert cells == rows
@@ -136,7 +136,7 @@ def test_search_has_every_printed_configuration_and_the_monotone_one_its_non_inc
     falling = [s for s in full if (k := list(map(int, s.split("-")))) == sorted(k, reverse=True)]
     assert pruned == falling
     assert len(set(full)) == len(full) == 6 + 21 + 56 + 126 + 252
-    rows = read_published(get_experiments_dir() / "mcsd" / FILE)
+    rows = read_published_numbers(get_experiments_dir() / "mcsd" / FILE)
     rows = [row for row in rows if row["table"] in "2356" and row["decoder"] != "ar"]
     printed = {(row["decoder"], row["spec"]) for row in rows}
     assert len(printed) > 20
@@ -161,7 +161,7 @@ def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_ta
     wanted = config.paper.target, "drafter_size", "redrafter"
     printed = {
         row["value"]
-        for row in read_published(get_experiments_dir() / "redrafter" / FILE)
+        for row in read_published_numbers(get_experiments_dir() / "redrafter" / FILE)
         if (row["target"], row["metric"], row["decoder"]) == wanted
     }
     with torch.device("meta"):

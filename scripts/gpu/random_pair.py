@@ -45,7 +45,7 @@ from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
 from spec_bench.verify.simulated import solve_uniform_acceptance
-from spec_bench.vocabulary.published import pivot_numbers, read_published
+from spec_bench.vocabulary.published import pivot_numbers, read_published_numbers
 from spec_bench.vocabulary.spec import parse_tree_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +84,9 @@ Published = Mapping[str, str]
 
 def published_rows(table: int) -> list[Published]:
     """The rows of one of the paper's tables that have a block efficiency, in printed order."""
-    rows = pivot_numbers(row for row in read_published(REFERENCE) if row["table"] == str(table))
+    rows = pivot_numbers(
+        row for row in read_published_numbers(REFERENCE) if row["table"] == str(table)
+    )
     if not rows:
         raise ValueError(f"{REFERENCE.name} has no table {table}")
     return [row for row in rows if row["block_efficiency"]]

@@ -129,7 +129,7 @@ def compare(
             "change": change.shift and change.shift.value,
             "change_low": change.shift and change.shift.low,
             "change_high": change.shift and change.shift.high,
-            "relative": change.relative,
+            "relative": change.is_relative,
             "p": change.p_value,
             "prompts": change.prompts,
             "verdict": change.verdict,

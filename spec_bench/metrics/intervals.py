@@ -286,7 +286,7 @@ class UsualNumber(NamedTuple):
     """The number that most prompts have on their own."""
 
     value: float
-    unlike: int  # prompts that have another
+    unlike_count: int  # prompts that have another
 
 
 def find_usual_number(statistic: Statistic, columns: ArrayLike) -> UsualNumber | None:

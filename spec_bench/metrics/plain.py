@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.published import find_pair_spellings, read_all_published
+from spec_bench.vocabulary.published import find_pair_spellings, read_all_published_numbers
 
 _SCORES = frozenset(columns.list_column_names_of_kind("score"))
 _CELL = itemgetter("decoder", "task", "target", "draft")
@@ -28,7 +28,7 @@ def find_published_baseline_scores(row: Mapping[str, Any]) -> dict[str, float]:
     cells = {("ar", row["task"], target, entry) for target, draft in pairs for entry in ("", draft)}
     return {
         entry["metric"]: float(entry["value"])
-        for numbers in (read_all_published().values() if pairs else ())
+        for numbers in (read_all_published_numbers().values() if pairs else ())
         for entry in numbers
         if _CELL(entry) in cells and entry["metric"] in _SCORES
         if not entry["temperature"] or float(entry["temperature"]) == float(row["temperature"])

@@ -45,25 +45,25 @@ METHOD = (
 )
 
 
-def compare_two_cells(path: Path, names: str, mixed_models: bool = False) -> list[Check]:
+def compare_two_cells(path: Path, cell_names: str, mixed_models: bool = False) -> list[Check]:
     """Sets one cell against another of the same results, each written as ``sd:3``: on each task
     tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
     """
-    requests = [spec_text.strip().partition(":") for spec_text in names.split(",")]
+    requests = [spec_text.strip().partition(":") for spec_text in cell_names.split(",")]
     if len(requests) != 2:
-        raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
+        raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {cell_names!r}")
     side_read = read_comparison_side(path, mixed_models=mixed_models)
     ask = ClaimQuery(select_evidence_rows(side_read.rows), side_read.records).of()
     first_cells, second = (
         cells(name, **({"spec": spec} if spec else {})) for name, _, spec in requests
     )
-    text = names.replace(",", " > ") + " in {metric}"
+    text = cell_names.replace(",", " > ") + " in {metric}"
     metrics = (RATE, "block_efficiency", "score")
     checks = list(ask.ahead(text, first_cells, second, metrics, by=best, evidence="{found}"))
     if not checks:
         labels = side_read.rows.decoder + ":" + side_read.rows.spec.astype(str)
         choices = f"there are {', '.join(dict.fromkeys(labels.str.removesuffix(':-')))}"
-        raise UsageError(f"no task in {str(path)!r} was run with both of {names}; {choices}")
+        raise UsageError(f"no task in {str(path)!r} was run with both of {cell_names}; {choices}")
     return correct_verdicts(checks)
 
 
@@ -75,11 +75,11 @@ def format_change_cells(change: NumberChange) -> list[str]:
     interval = ""
     reason = change.why
     if shift is not None:
-        form = "+.1%" if change.relative else f"+.{change.column.digits}f"
+        form = "+.1%" if change.is_relative else f"+.{change.column.digits}f"
         shift_text = f"{shift.value:{form}}"
         if shift.low is not None and shift.high is not None and shift.low < shift.high:
             interval = f"{shift.low:{form}} to {shift.high:{form}}"
-        elif shift.low is not None and not change.identical:
+        elif shift.low is not None and not change.is_identical:
             reason = reason or "the same change on every prompt"
     chance = "" if p is None else "≤0.001" if p < 0.001 else f"{p:.3f}"
     verdict = f"{change.verdict}: {reason}" if reason else change.verdict

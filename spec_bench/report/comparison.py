@@ -90,12 +90,12 @@ class NumberChange:
     column: Column  # the number's
     before: float | None  # on the first side, of the prompts that both have
     after: float | None  # on the second side
-    relative: bool  # whether the change is a share of `before`
+    is_relative: bool  # whether the change is a share of `before`
     shift: Interval | None = None  # the change with its interval; None where it is not judged
     p_value: float | None = None  # of no change beyond the margin; ``judge_changes`` corrects it
     prompts: int = 0  # that both sides have
     why: str = ""  # why it is not judged, or no change is shown; ""
-    identical: bool = False  # whether no prompt differs
+    is_identical: bool = False  # whether no prompt differs
     verdict: Verdict = "not judged"
 
     @property
@@ -225,7 +225,7 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
     results = []
     with_p = []
     for change in changes:
-        if change.identical:
+        if change.is_identical:
             results.append(replace(change, p_value=None, verdict="identical"))
         elif change.p_value is None:
             results.append(_flag_halved_rate(change))
@@ -284,8 +284,8 @@ def match_cells(
     first, second = (_index_cells(side.rows, keys) for side in sides)
     names = _name_cells([*first, *second], keys)
     pairs = [
-        MatchedCell(names[key], (row, second[key][0]), (bases, second[key][1]))
-        for key, (row, bases) in first.items()
+        MatchedCell(names[key], (row, second[key][0]), (baselines, second[key][1]))
+        for key, (row, baselines) in first.items()
         if key in second
     ]
     if not pairs:
@@ -323,9 +323,9 @@ def _index_cells(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, tuple[Row
     cells = {}
     for group in group_rows(rows):
         members = to_rows(group.rows)
-        bases = [r for r in members if r["decoder"] == "ar" and r["status"] != "failed"]
+        baselines = [r for r in members if r["decoder"] == "ar" and r["status"] != "failed"]
         for row in members:
-            cells[tuple(_format_setting(row.get(key)) for key in keys)] = row, bases
+            cells[tuple(_format_setting(row.get(key)) for key in keys)] = row, baselines
     return cells
 
 
@@ -437,7 +437,7 @@ def _pair_counts(
     name = column.name
     row, row_after = match.rows
     values = get_number(row, name), get_number(row_after, name)
-    change = NumberChange(match.name, column, *values, relative=column.kind != "score")
+    change = NumberChange(match.name, column, *values, is_relative=column.kind != "score")
     for digest_name, why in _OTHER_PROMPTS.items():
         digests = [row.get(digest_name) for row in match.rows]
         if len({str(digest) for digest in digests if not pd.isna(digest) and digest != ""}) > 1:
@@ -449,10 +449,10 @@ def _pair_counts(
     if doubt and name in (_SPEEDUP, RATE) and not is_settled:
         return replace(change, why=doubt)
     first_counts, second = (
-        get_paired_timings(row, bases, records)
+        get_paired_timings(row, baselines, records)
         if is_speedup
         else records.get_counts_by_seed(row, name)
-        for row, bases in zip(match.rows, match.baselines, strict=True)
+        for row, baselines in zip(match.rows, match.baselines, strict=True)
     )
     if not first_counts or not second:
         return replace(change, why="no records by prompt, or none timed in turn")
@@ -469,7 +469,7 @@ def _compute_change_intervals(pairs: Sequence[_PairedChange]) -> list[Interval |
     """Computes intervals of the sides' log-ratios, or of scores' differences; of one statistic."""
     change, statistic, _ = pairs[0]
     tables = [paired_change.table for paired_change in pairs]
-    if change.relative:
+    if change.is_relative:
         return bootstrap_intervals(partial(_compute_log_ratio, statistic), tables)
     ratio_of_pairs = partial(_subtract_first_from_second, statistic)
     return [score_difference_interval(ratio_of_pairs, table.sum(axis=1)) for table in tables]
@@ -492,11 +492,11 @@ def _make_number_change(
         change,
         before=float(statistic(sums[:half])[0]),
         after=float(statistic(sums[half:])[0]),
-        shift=shares if change.relative else interval,
+        shift=shares if change.is_relative else interval,
         p_value=p,
         prompts=table.shape[-1],
         why="" if p is not None else TOO_FEW,
-        identical=bool((table[:half] == table[half:]).all()),
+        is_identical=bool((table[:half] == table[half:]).all()),
     )
 
 

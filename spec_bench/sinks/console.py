@@ -194,7 +194,8 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     row_count = len(rows)
     rows = _group_and_keep_fastest_rows(rows)
     cell_names = [
-        f"{format_decoder_and_tree(row)}{_LOSSLESS_SUFFIXES.get(row['lossless'], '')}" for row in rows
+        f"{format_decoder_and_tree(row)}{_LOSSLESS_SUFFIXES.get(row['lossless'], '')}"
+        for row in rows
     ]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")

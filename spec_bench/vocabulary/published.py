@@ -52,7 +52,7 @@ Row = dict[str, str]
 
 
 @cache
-def read_published(
+def read_published_numbers(
     file: Path,
     tables: tuple[str, ...] = (),
     metrics: tuple[str, ...] = (),
@@ -86,10 +86,10 @@ def read_published(
     return tuple(rows.values())
 
 
-def read_all_published() -> dict[str, tuple[Row, ...]]:
+def read_all_published_numbers() -> dict[str, tuple[Row, ...]]:
     """Reads the printed numbers of all papers, by the paper's name."""
     return {
-        file.parent.name: read_published(file)
+        file.parent.name: read_published_numbers(file)
         for folder in list_experiments_dirs()
         for file in folder.glob(f"*/{FILE}")
     }
@@ -124,7 +124,7 @@ def pivot_numbers(numbers: Iterable[Row]) -> list[Row]:
     return list(cells.values())
 
 
-def select_published(
+def iter_published_numbers(
     numbers: Iterable[Row],
     pairs: Collection[tuple[str, str]],
     task: str,
@@ -151,7 +151,7 @@ def find_tree_of_published_speedup(
     decoder: str,
 ) -> str | None:
     """Finds the first tree for which a paper prints a speed-up of a pair; None if there is none."""
-    rows = select_published(numbers, pairs, task, temperature, "speedup")
+    rows = iter_published_numbers(numbers, pairs, task, temperature, "speedup")
     return next((row["spec"] for row in rows if row["decoder"] == decoder), None)
 
 

@@ -27,7 +27,7 @@ from spec_bench.metrics.metric import pool_repeats
 from spec_bench.metrics.quality import get_score_statistic
 from spec_bench.records.types import Generation, ServerChunks, StepRecord
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
+from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published_numbers
 from tests.commands import report as main
 from tests.said import naming
 
@@ -118,7 +118,7 @@ def test_a_baseline_of_other_prompts_is_refused_by_name(cell, baseline, named):
 
 
 RSD = ROOT / "experiments" / "rsd"
-PRINTED = pivot_numbers(read_published(RSD / FILE))
+PRINTED = pivot_numbers(read_published_numbers(RSD / FILE))
 
 
 def draft_calls(spec):
@@ -333,7 +333,11 @@ def test_a_prompt_counts_with_the_median_of_its_repeats():
 def test_a_stalled_repeat_of_a_prompt_moves_no_median_and_joules_are_over_all_repeats():
     calm, slow = of(0, decode_s=1.0, energy_j=6.0), of(0, decode_s=9.0, energy_j=3.0)
     base = (of(0, decode_s=2.0),)
-    more = {"again": ((slow,), (calm,)), "baseline": base, "later_baseline_repeats": (base, base)}
+    more = {
+        "later_repeats": ((slow,), (calm,)),
+        "baseline": base,
+        "later_baseline_repeats": (base, base),
+    }
     assert value("speedup_median", calm, **more) == 2.0
     assert value("energy_j_per_token", calm, **more) == (6.0 + 3.0 + 6.0) / 3
     assert (pool_repeats([1.0, 4.0]), pool_repeats([1.0, None])) == (2.5, None)
@@ -468,7 +472,7 @@ def test_a_call_counts_where_it_begins():
         [at("a", 6, 2, 3, 4), at("b", 15, 1, 3), at("c", None, 2, 3)]
     )
     assert [(each.first, each.last) for each in found] == [(4, 7), (8, 15), (16, 31)]
-    assert [(each.calls, each.prompts) for each in found] == [(1, 1), (3, 2), (1, 1)]
+    assert [(each.call_count, each.prompt_count) for each in found] == [(1, 1), (3, 2), (1, 1)]
     assert [each.delivered_per_call.value for each in found] == pytest.approx(
         [2, (3 + 4 + 1) / 3, 3]
     )

@@ -102,7 +102,7 @@ def test_sides_that_are_equal_call_by_call_on_prompts_that_differ_are_exactly_eq
     for name in "ab":
         record(results, name, [[0, 1], [1, 2], [3, 2], [0, 0], [2, 2]])
     gap = gap_of("block_efficiency", results, *((row("sd", "3", run_id=n),) for n in "ab"))
-    assert (gap.value, gap.ends, gap.prompts) == (0.0, (0.0, 0.0), 5)
+    assert (gap.value, gap.ends, gap.prompt_count) == (0.0, (0.0, 0.0), 5)
     assert list_holm_verdicts([gap.within(0.02)]) == [HOLDS]
 
 
@@ -497,7 +497,7 @@ def test_claims_on_another_pair_and_our_own_checks_are_families_of_their_own():
 )
 def test_an_open_check_says_how_many_prompts_may_decide_it(value, said):
     ends = Interval(value, value - 0.8, value + 0.8, degrees_of_freedom=19)
-    gap = Difference(value, ends, relative=False, prompts=10)
+    gap = Difference(value, ends, is_relative=False, prompt_count=10)
     open_ = replace(check(gap.above()), of_prompts=lambda n: gap.rescale_to_prompts(n).above())
     assert correct_verdicts([open_])[0].evidence == f"numbers; {said}"
 
@@ -520,7 +520,7 @@ def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
 )
 def test_equal_is_shown_by_small_differences_and_not_by_few_prompts(ends, verdict):
     value = sum(ends) / 2
-    gap = Difference(value, Interval(value, *ends, degrees_of_freedom=50), relative=False)
+    gap = Difference(value, Interval(value, *ends, degrees_of_freedom=50), is_relative=False)
     assert list_holm_verdicts([gap.within(0.05)]) == [verdict]
 
 

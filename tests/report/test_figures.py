@@ -286,13 +286,13 @@ def test_what_cannot_be_drawn_is_one_clear_line(name, message, tmp_path):
         draw_figure_files(get_figure(name), length_only, tmp_path)
     for alone in (False, name == "dsbd/4"):  # nor is what the paper prints nowhere
         with pytest.raises(ValueError, match="nothing measured"):
-            draw_figure_files(get_figure(name), NOTHING, tmp_path, alone=alone)
+            draw_figure_files(get_figure(name), NOTHING, tmp_path, allow_printed_only=alone)
     with pytest.raises(ValueError, match=naming("'opt_13b'", "embedded")):
         draw_figure_files(get_figure("rsd/4"), EXP1, tmp_path, pair="opt_13b")
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
-    figures = draw_item_figures(get_figure("rsd/7"), NOTHING, alone=True)
+    figures = draw_item_figures(get_figure("rsd/7"), NOTHING, printed_only=True)
     assert len(figures) == 6  # OPT 13B, 30B and 66B with either draft
     assert {figure.setting for figure in figures} == {"as printed"}
     first = next(figure for figure in figures if set(figure.rows.pair) == {"opt_13b"})
@@ -310,9 +310,9 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
     same = {"task": "alpaca", "temperature": 1.0, "acceptance_rate": 0.5}
     rows = frame(*(row("mcsd_wor", k, **same) for k in ("1", "4")))
     asked = (get_figure("mcsd/5"), rows, tmp_path)
-    (theirs,) = draw_figure_files(*asked, formats=("png",), alone=True)
+    (theirs,) = draw_figure_files(*asked, formats=("png",), allow_printed_only=True)
     assert theirs.name == "mcsd-fig5-as-printed.png"
-    (ours,) = draw_figure_files(*asked, pair="embedded", formats=("png",), alone=True)
+    (ours,) = draw_figure_files(*asked, pair="embedded", formats=("png",), allow_printed_only=True)
     assert ours.name == "mcsd-fig5-embedded.png"
 
 
@@ -514,7 +514,7 @@ def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
 
 
 def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
-    figures = draw_item_figures(get_figure("rsd/6"), NOTHING, alone=True)
+    figures = draw_item_figures(get_figure("rsd/6"), NOTHING, printed_only=True)
     named = {figure.rows.pair.iloc[0]: figure for figure in figures}
     chat = named["llama2_chat_7b"]
     some, none = (chat.grid[n][0] for n in (0, 1))  # XSum lacks 12x5, WMT18 De-En 6x5 too

@@ -339,7 +339,7 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
     gap = scored(tmp_path, "bleu", parts)
     found, equal = gap("fair", "poor"), gap("fair", "same")
     exact = [sacrebleu.corpus_bleu(texts, [golds]).score / 100 for texts in (fair, poor)]
-    assert not found.relative and found.value == pytest.approx(exact[0] - exact[1])
+    assert not found.is_relative and found.value == pytest.approx(exact[0] - exact[1])
     low, high = found.ends
     assert 0 < low < found.value < high
     # As independent of each other both cells' scores would say less of how much they differ.

@@ -27,9 +27,9 @@ from spec_bench.vocabulary.published import COLUMNS as PRINTED
 from spec_bench.vocabulary.published import (
     FILE,
     KEYS,
+    iter_published_numbers,
     pivot_numbers,
-    read_published,
-    select_published,
+    read_published_numbers,
 )
 from spec_bench.vocabulary.spec import Spec, parse_tree_spec
 from tests.said import naming, one_line
@@ -277,7 +277,7 @@ CHECKED = {
     "dsbd": "energy_j_per_token 16 130.35, exact_match 8 580, execution_accuracy 8 90, "
     "perplexity 16 27.06, token_rate 16 489.92",
 }
-PAPERS = {paper: read_published(get_experiments_dir() / paper / FILE) for paper in CHECKED}
+PAPERS = {paper: read_published_numbers(get_experiments_dir() / paper / FILE) for paper in CHECKED}
 
 
 @pytest.mark.parametrize("paper", CHECKED)
@@ -301,7 +301,7 @@ def test_a_pairs_printed_numbers_are_those_of_its_task_temperature_and_metric(
     others = [{"temperature": "1.0", "value": "3"}, {"task": "gsm8k"}, {"metric": "mbsu"}]
     others += [{"target": "c"}, {"spec": ""}, {"temperature": ""}]
     numbers = [row, *({**row, **other} for other in others)]
-    found = select_published(numbers, {("a", "b")}, task, temperature, "speedup")
+    found = iter_published_numbers(numbers, {("a", "b")}, task, temperature, "speedup")
     assert [each["value"] for each in found] == values
 
 
@@ -367,23 +367,23 @@ def test_a_mistake_in_printed_numbers_is_one_line_with_file_line_value_and_choic
     file, text = tmp_path / FILE, f"{','.join(PRINTED)}\n{LINES}"
     file.write_text(text, encoding="utf-8")
     given = (("1", "2"), ("block_efficiency", "mbsu"))
-    assert [row["value"] for row in read_published(file, *given)] == ["2.4", "2.50", "2.61"]
+    assert [row["value"] for row in read_published_numbers(file, *given)] == ["2.4", "2.50", "2.61"]
     old, new, said = WRONG[case]
     assert old in text
-    read_published.cache_clear()
+    read_published_numbers.cache_clear()
     broken = text.replace(old, new)
     file.write_bytes(broken.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=f"^'{re.escape(str(file))}', {said}"):
-        read_published(file, *given)
+        read_published_numbers(file, *given)
 
 
 def test_a_spreadsheets_marks_are_read_and_a_file_without_numbers_is_refused(tmp_path):
     file, text = tmp_path / FILE, f"{','.join(PRINTED)}\n{LINES}"
     file.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert [row["spec"] for row in read_published(file)] == ["2-2", "3", "4"]
+    assert [row["spec"] for row in read_published_numbers(file)] == ["2-2", "3", "4"]
     (tmp_path / "none").touch()
     with pytest.raises(ValueError, match=naming("none", "no numbers", "table,target")):
-        read_published(tmp_path / "none")
+        read_published_numbers(tmp_path / "none")
 
 
 def test_side_by_side_has_a_column_for_each_number_of_a_cell():

@@ -57,7 +57,7 @@ from spec_bench.vocabulary.published import (
     FILE,
     find_tree_of_published_speedup,
     list_pair_spellings,
-    read_published,
+    read_published_numbers,
 )
 
 _SINGLE = (
@@ -341,7 +341,7 @@ def find_paper_tree(
     ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
     """
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
-    numbers = read_published(get_experiments_dir() / paper / FILE)
+    numbers = read_published_numbers(get_experiments_dir() / paper / FILE)
     warm = 1.0 if temperature is None else float(temperature)
     return (
         find_tree_of_published_speedup(numbers, list_pair_spellings(names), task, warm, decoder)

@@ -17,9 +17,9 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import read_csv
 from spec_bench.vocabulary.published import (
     find_pair_spellings,
+    iter_published_numbers,
     list_pair_spellings,
-    read_all_published,
-    select_published,
+    read_all_published_numbers,
 )
 
 _RULE = "simulated"  # of the verifier that states its acceptance
@@ -100,8 +100,8 @@ def read_block_efficiencies(
                 f"simulate={source}: no paper prints numbers of {pair.target!r}: a pair of "
                 "spec-bench ls pairs, its sizes such as --target random:llama2_7b, or pair.paper"
             )
-        numbers = chain.from_iterable(read_all_published().values())
-        printed = select_published(numbers, pairs, task, temperature, _EFFICIENCY)
+        numbers = chain.from_iterable(read_all_published_numbers().values())
+        printed = iter_published_numbers(numbers, pairs, task, temperature, _EFFICIENCY)
         rows = ({**row, _EFFICIENCY: row["value"]} for row in printed)
     elif not source.is_file():
         raise UsageError(f"simulate={source}: there is no such file")

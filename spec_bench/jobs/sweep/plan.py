@@ -41,7 +41,7 @@ from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import redact_and_escape
 from spec_bench.tasks import RandomPromptTask
 from spec_bench.tasks.source import HubDataError
-from spec_bench.vocabulary.published import find_pair_spellings, read_all_published
+from spec_bench.vocabulary.published import find_pair_spellings, read_all_published_numbers
 
 State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
 _GIB = 2**30
@@ -388,7 +388,7 @@ def _compute_median_rate(
 def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
     """Finds the rate that a paper prints for a cell of this pair: of its task, else the median."""
     pairs = find_pair_spellings(facts.pair)
-    for paper, numbers in read_all_published().items() if pairs else ():
+    for paper, numbers in read_all_published_numbers().items() if pairs else ():
         rows = [
             row
             for row in numbers

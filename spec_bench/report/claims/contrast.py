@@ -90,7 +90,7 @@ class Difference:
 
     value: float  # on the prompts as they are; of picked cells on the halves that did not pick
     tested: Interval | None  # on the scale of the test, for relative metrics a logarithm
-    relative: bool  # whether it is a share
+    is_relative: bool  # whether it is a share
     no_interval_reason: str = ""  # why there is no interval
     lower_is_better: bool = False  # whether less of the metric is better
     left: float = nan  # mean number of the left sides' first cells, as measured
@@ -100,13 +100,13 @@ class Difference:
     @property
     def is_within_chance(self) -> bool:
         """Whether two names of one configuration differ by as much."""
-        return self.relative and abs(self.value) <= self.chance_share > 0
+        return self.is_relative and abs(self.value) <= self.chance_share > 0
 
     @property
     def ends(self) -> tuple[float, float] | None:
         """The interval's ends as printed; None without records or prompts enough."""
         ends = self.tested.ends if self.tested else None
-        if not ends or not self.relative:
+        if not ends or not self.is_relative:
             return ends
         return float(np.expm1(ends[0])), float(np.expm1(ends[1]))
 
@@ -133,7 +133,7 @@ class Difference:
             return None
         if not bound and self.is_within_chance:
             return 1.0, 1.0
-        threshold = float(np.log1p(bound)) if self.relative else bound
+        threshold = float(np.log1p(bound)) if self.is_relative else bound
         support = p_value_above(self.tested, threshold)
         against = p_value_below(self.tested, threshold)
         return None if support is None or against is None else (support, against)
@@ -160,7 +160,7 @@ class Difference:
         return self.within(share * self.left)
 
     def __str__(self) -> str:
-        form = "+.1%" if self.relative else "+.3f"
+        form = "+.1%" if self.is_relative else "+.3f"
         if self.ends is None or self.no_interval_reason == "as printed":
             return f"{self.value:{form}} (no interval: {self.no_interval_reason})"
         chance_text = (

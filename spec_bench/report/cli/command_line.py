@@ -147,7 +147,9 @@ def draw_paper_figure(options: Namespace) -> None:
     is_pair_alone = bool(options.pair) and "pair" in rows
     refuse_or_separate_models(rows[rows.pair == options.pair] if is_pair_alone else rows)
     try:
-        for path in figures.draw_figure_files(item, rows, folder, options.pair, alone=True):
+        for path in figures.draw_figure_files(
+            item, rows, folder, options.pair, allow_printed_only=True
+        ):
             print(f"figure: {path}")
     except figures.NothingMeasuredError as error:
         message = str(error)

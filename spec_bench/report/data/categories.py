@@ -74,25 +74,24 @@ def get_subtask(category: str) -> str:
 
 def compute_numbers_by_category(
     group: Group,
-    kinds: Mapping[str, Sequence[str]],
+    prompts_by_category: Mapping[str, Sequence[str]],
     records: RecordReader,
 ) -> Sequence[tuple[Row, ByCategory]]:
     """Returns the numbers of all cells that have any, the baseline first."""
     rows = [row for row in to_rows(group.rows) if row["status"] != "failed"]
-    bases = [row for row in rows if row["decoder"] == "ar"]
+    baselines = [row for row in rows if row["decoder"] == "ar"]
     cells = []
     for row in rows:
-        taus = {kind: _compute_tokens_per_call(row, kinds[kind], records) for kind in kinds}
-        speeds = {
-            kind: (speed := _compute_speedup(row, bases, kinds[kind], records))
-            and widen_to_tau_width(speed, taus[kind], "speedup")
-            for kind in kinds
-        }
-        intervals = {"speedup": speeds, "block_efficiency": taus}
-        known_intervals = {
-            name: {k: v for k, v in by_kind.items() if v} for name, by_kind in intervals.items()
-        }
-        cells.append((row, known_intervals))
+        taus: dict[str, Interval] = {}
+        speeds: dict[str, Interval] = {}
+        for category, prompts in prompts_by_category.items():
+            tau = _compute_tokens_per_call(row, prompts, records)
+            speed = _compute_speedup(row, baselines, prompts, records)
+            if tau:
+                taus[category] = tau
+            if speed:
+                speeds[category] = widen_to_tau_width(speed, tau, "speedup")
+        cells.append((row, {"speedup": speeds, "block_efficiency": taus}))
     return cells
 
 
@@ -110,14 +109,14 @@ def _compute_tokens_per_call(
 
 def _compute_speedup(
     row: Row,
-    bases: Sequence[Row],
+    baselines: Sequence[Row],
     prompts: Sequence[str],
     records: RecordReader,
 ) -> Interval | None:
     """Over the first baseline that was timed in turn with some of the prompts."""
     if row["decoder"] == "ar":
         return None
-    for base in bases:
+    for base in baselines:
         if (table := records.make_table_getter([row, base], prompts)("token_rate")) is not None:
             interval = rate_ratio_interval(*table[0], *table[1])
             return interval and clip_or_drop_ends("speedup", interval)

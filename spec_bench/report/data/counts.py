@@ -49,7 +49,7 @@ Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
 Table = NDArray[np.float64]
 """(cells, counts, repeats, prompts): of each cell the counts whose sums make its number."""
-Tables = Callable[[str], Table | None]
+TableGetter = Callable[[str], Table | None]
 Timings = dict[str, dict[str, tuple[float, ...]]]
 """Prompt id -> session -> numerator and denominator."""
 
@@ -100,7 +100,7 @@ class _RecordedCell:
         self.repeats = packed.list_complete_repeats(run_id)
         self.prompts = [*self.repeats[0]] if self.repeats else []
         # lines by prompt of what later sessions timed again, by repeat and session
-        self.again = packed.group_line_indices(f"{run_id}{AGAIN}", "repeat", "session")
+        self.retimed_lines = packed.group_line_indices(f"{run_id}{AGAIN}", "repeat", "session")
         self.run_id = run_id
 
     def list_texts_by_prompt(self, column: str) -> list[dict[str, str]]:
@@ -178,7 +178,7 @@ def _list_repeat_timings(cell: _RecordedCell, name: str) -> list[Timings]:
         zip(_list_repeat_counts(cell, name), cell.list_texts_by_prompt("session"), strict=False)
     ):
         pairs_by_session = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
-        for (repeat, session), lines in cell.again.items():
+        for (repeat, session), lines in cell.retimed_lines.items():
             new_counts = (
                 cell.get_line_counts(name, lines)
                 if repeat == number and _is_remeasured(name)
@@ -199,7 +199,7 @@ class RecordReader:
         self.printed = results is None
         self._results = results
         self._cells: dict[tuple[str, str], _RecordedCell] = {}
-        self._kept: dict[str, PackedRecords] = {}  # what was read last beside a file
+        self._packed_by_path: dict[str, PackedRecords] = {}  # what was read last beside a file
 
     def get_summed_counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> the sums behind a metric over its repeats; None without records."""
@@ -213,7 +213,7 @@ class RecordReader:
         prompts: Collection[str] | None = None,
         *,
         sum_seeds: bool = False,
-    ) -> Tables:
+    ) -> TableGetter:
         """Returns a function that gives a metric's counts of cells, by the metric's name: of every
         seed and repeat (``sum_seeds``: a seed's repeats summed) and (of these) prompts that all
         have; of seconds and joules those that one session measured in turn for all.
@@ -263,9 +263,9 @@ class RecordReader:
     def _get_cell(self, row: Row, run_id: str) -> _RecordedCell:
         place = path, _ = str(row.get("file", self._results)), run_id
         if place not in self._cells:
-            if path not in self._kept or run_id not in self._kept[path]:
-                self._kept[path] = read_packed_records(Path(path), run_id)
-            self._cells[place] = _RecordedCell(self._kept[path], run_id)
+            if path not in self._packed_by_path or run_id not in self._packed_by_path[path]:
+                self._packed_by_path[path] = read_packed_records(Path(path), run_id)
+            self._cells[place] = _RecordedCell(self._packed_by_path[path], run_id)
         return self._cells[place]
 
     def get_interleaved_counts(
@@ -427,13 +427,13 @@ def make_empty_sums(row: Row, name: str) -> PromptSums:
 
 
 def get_paired_timings(
-    cell: Row,
-    bases: Iterable[Row],
+    row: Row,
+    baselines: Iterable[Row],
     records: RecordReader,
 ) -> dict[str, Counts] | None:
     """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
-    for base in bases:
-        ours, theirs = records.get_interleaved_counts([cell, base], "token_rate") or ({}, {})
+    for base in baselines:
+        ours, theirs = records.get_interleaved_counts([row, base], "token_rate") or ({}, {})
         timings = {
             seed: {
                 prompt: (*counts, *theirs[seed][prompt])

@@ -35,15 +35,15 @@ def draw_figure_files(
     folder: Path,
     pair: str | None = None,
     formats: Sequence[str] = FORMATS,
-    alone: bool = False,
+    allow_printed_only: bool = False,
 ) -> list[Path]:
     """Draws a paper's figure from measured cells (RSD's Figure 1: from the grid of
     ``experiments/rsd/bernoulli.py``); the files, one of each format, of some figures one per pair.
 
     Of one ``pair``, or of the figure's pairs, or if none of them is measured, of every pair that
-    is; ``alone``: then the paper's numbers by themselves, and of other pairs only figures that are
-    meant for them. Raises NothingMeasuredError: no row is one that it shows; ValueError: nothing
-    draws the figure, or rows that cannot be drawn.
+    is; ``allow_printed_only``: then the paper's numbers by themselves, and of other pairs only
+    figures that are meant for them. Raises NothingMeasuredError: no row is one that it shows;
+    ValueError: nothing draws the figure, or rows that cannot be drawn.
     """
     if pair is not None and "pair" in rows:
         pair_names = list(dict.fromkeys(rows.pair.astype(str)))
@@ -52,31 +52,31 @@ def draw_figure_files(
             raise NothingMeasuredError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(pair_names) or 'none'}"
             )
-    alone = alone and pair is None
+    allow_printed_only = allow_printed_only and pair is None
     pairs = set(list_figure_pairs(item))
     has_pair = "pair" in rows and bool(pairs & set(rows.pair))
-    if alone and pairs and not has_pair and not shows_other_pairs(item):
+    if allow_printed_only and pairs and not has_pair and not shows_other_pairs(item):
         rows = rows.iloc[:0]
     with figure_settings_applied():
         try:
             result = draw_item_figures(item, rows)
         except NothingMeasuredError:
-            if not alone:
+            if not allow_printed_only:
                 raise
-            result = draw_item_figures(item, rows, alone=True)
+            result = draw_item_figures(item, rows, printed_only=True)
         paths = []
         for figure, name in zip(result, name_figure_files(item, result), strict=True):
             paths += save_figure(figure, folder, name, formats)
     return paths
 
 
-def draw_item_figures(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
+def draw_item_figures(item: Figure, rows: pd.DataFrame, printed_only: bool = False) -> list[Any]:
     """Returns matplotlib's figures, one for each file. Raises NothingMeasuredError: none."""
     function = load_paper(item.paper).find_drawing_function(item)
     if function is None:
         raise UsageError(f"figure {item.name}: no function figure_{item.number} in figures.py")
     try:
-        result = list(function(FigureCells(item, rows, alone)))
+        result = list(function(FigureCells(item, rows, printed_only)))
     except NothingMeasuredError:
         raise
     except Exception as error:

@@ -206,7 +206,7 @@ def read_printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
 @functools.cache
 def _read_printed_pair(paper: str, pair: str) -> pd.DataFrame:
     config = read_pair_configs().get(pair)
-    names = config.printed if config else frozenset()
+    names = config.printed_pairs if config else frozenset()
     numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
     rows = pd.DataFrame(pivot_numbers(numbers))
     if rows.empty:

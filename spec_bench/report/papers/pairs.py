@@ -24,7 +24,7 @@ class PairConfig:
     drafts: tuple[str, ...]  # the models that draft
     # (target, draft) as papers print them; empty for a pair that no paper has. A target with heads
     # alone has "" for its draft.
-    printed: frozenset[tuple[str, str]]
+    printed_pairs: frozenset[tuple[str, str]]
     # the paper's draft that the pair's replaces, where that was never published
     stand_in: str | None = None
     target_parameters: int | None = None  # None where the config has none
@@ -51,7 +51,7 @@ def _read_configs_of_pairs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
             field.name: data[field.name] for field in fields(PairConfig) if data.get(field.name)
         }
         values["drafts"] = tuple(wrap_in_list(data.get("draft")))
-        values["printed"] = frozenset(list_pair_spellings(data.get("paper")))
+        values["printed_pairs"] = frozenset(list_pair_spellings(data.get("paper")))
         values["heads"] = {kind: str(at) for kind, at in values.get("heads", {}).items() if at}
         configs[name] = PairConfig(**{**values, "name": name})
     return configs
@@ -66,7 +66,9 @@ def is_embedded(config: PairConfig) -> bool:
 def find_pair_config(target: str, draft: str) -> str | None:
     """Returns the config of a paper's pair; None where there is none."""
     matches = (
-        config.name for config in read_pair_configs().values() if (target, draft) in config.printed
+        config.name
+        for config in read_pair_configs().values()
+        if (target, draft) in config.printed_pairs
     )
     return next(matches, None)
 

@@ -37,7 +37,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import define_all_column_names
 from spec_bench.vocabulary.decoders import DECODERS
-from spec_bench.vocabulary.published import FILE, Row, read_published
+from spec_bench.vocabulary.published import FILE, Row, read_published_numbers
 
 _STATED_SOURCE = re.compile(r"(“.+”|reported, in a summary's words: .+) \((.+)\)")
 _Kind = TypeVar("_Kind", Table, Figure)
@@ -130,7 +130,7 @@ class Paper:
         path = self.folder / FILE
         tables = tuple(str(table.number) for table in self.tables)
         return (
-            read_published(path, tables, (*self.metrics, *define_all_column_names()))
+            read_published_numbers(path, tables, (*self.metrics, *define_all_column_names()))
             if path.is_file()
             else ()
         )
@@ -286,11 +286,11 @@ def _pop_entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
     return [dict(entry) for entry in entries]
 
 
-def _complete_entry(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
+def _complete_entry(paper: str, entry: Mapping[str, Any], usual_recipe: str = "") -> dict[str, Any]:
     """Returns an entry with the paper's name and its recipes."""
     return {
         "paper": paper,
-        "recipe": usual,
+        "recipe": usual_recipe,
         "other_recipes": (),
         **entry,
     }

@@ -96,7 +96,7 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
     cells = cells.for_experiments_or_all(item.experiments)
     if pair is not None:
         refuse_unknown_pair(item, pair, cells)
-    sheet = fill_in_measured(lay_out_printed_table(item.name, pair), cells)
+    sheet = fill_in_measured_values(lay_out_printed_table(item.name, pair), cells)
     paper = load_paper(item.paper)
     requests = lay_out_printed_table(item.name, None).wanted
     pairs = sorted({request.pair for request in requests})
@@ -124,7 +124,7 @@ def refuse_unknown_pair(item: Item, pair: str, cells: MeasuredRows) -> None:
         )
 
 
-def fill_in_measured(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
+def fill_in_measured_values(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     """The table with its measured values; a line that the paper has not is left out where it was
     not measured, or where another line shows its rows.
     """
