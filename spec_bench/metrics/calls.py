@@ -65,7 +65,7 @@ def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) ->
     return block_efficiency / (draft_calls * parameter_ratio + 1.0)
 
 
-def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
+def conditional_acceptance_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
     """alpha_1 .. alpha_L: of walks that reached depth d - 1 (the root's children are of depth 1) in
     a tree that is as deep as d, the share that left it by an accepted child; None where none did.
     """
@@ -124,7 +124,7 @@ def beams_per_layer(generations: Sequence[Generation]) -> PromptSums | None:
 
 metric("target_calls")(lambda generations: sum(answer.calls for answer in generations))
 metric("acceptance_rate_by_depth")(
-    lambda generations: json.dumps(acceptance_rate_by_depth(generations))
+    lambda generations: json.dumps(conditional_acceptance_by_depth(generations))
 )
 metric("draft_calls", of_cell=True)(lambda cell: cell.draft_calls)
 metric("parameter_ratio", of_cell=True)(lambda cell: cell.parameter_ratio)

@@ -188,7 +188,7 @@ def _compute_speed_ratio(generation: Generation, baseline: Generation) -> float 
 @metric("stalls", of_cell=True)
 def count_stalls(cell: CellRecords) -> int:
     """Windows whose seconds per target call exceed ``STALL`` times the cell's median."""
-    return sum(map(sum, flag_stalled_windows(cell.repeats)))
+    return sum(map(sum, flag_windows_over_cell_median(cell.repeats)))
 
 
 metric("load_average", of_cell=True)(
@@ -199,8 +199,8 @@ metric("clock_mhz", of_cell=True)(
 )
 
 
-def flag_stalled_windows(repeats: Repeats) -> list[list[bool]]:
-    """Returns which windows stalled, by repeat and prompt."""
+def flag_windows_over_cell_median(repeats: Repeats) -> list[list[bool]]:
+    """Flags windows, by repeat and prompt, that took over ``STALL`` times the cell's median."""
     limit = STALL * _median_call_s(repeats)
     return [
         [bool(g.steps) and g.decode_s > limit * len(g.steps) for g in repeat] for repeat in repeats
@@ -216,7 +216,7 @@ def describe_deciding_stalls(cell: CellRecords) -> str | None:
     """
     pairs = list(iter_repeats_with_baseline(cell))
     sides = [[ours for ours, _ in pairs], [theirs for _, theirs in pairs]]
-    counts = [sum(map(sum, flag_stalled_windows(side))) for side in sides]
+    counts = [sum(map(sum, flag_windows_over_cell_median(side))) for side in sides]
     if not any(counts):
         return None
     columns = [column for side in sides for column in _compute_tokens_and_unstalled_s(side)]
@@ -263,7 +263,7 @@ def _compute_tokens_and_unstalled_s(
             usual * len(g.steps) if is_stalled else g.decode_s
             for g, is_stalled in zip(repeat, flags, strict=True)
         ]
-        for repeat, flags in zip(repeats, flag_stalled_windows(repeats), strict=True)
+        for repeat, flags in zip(repeats, flag_windows_over_cell_median(repeats), strict=True)
     ]
     return tokens, seconds
 

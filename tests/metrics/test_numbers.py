@@ -11,15 +11,15 @@ import pytest
 
 from spec_bench.metrics import SCORES, CellRecords, metric, summarise
 from spec_bench.metrics.calls import (
-    acceptance_rate_by_depth,
     compute_acceptance_lengths,
     compute_tokens_per_call_by_context_length,
+    conditional_acceptance_by_depth,
     mbsu,
 )
 from spec_bench.metrics.efficiency import (
     describe_deciding_stalls,
     describe_disturbance,
-    flag_stalled_windows,
+    flag_windows_over_cell_median,
     match_baseline,
 )
 from spec_bench.metrics.interval import Interval
@@ -94,7 +94,7 @@ def test_a_number_is_as_defined(name, cell, expected):
     ],
 )
 def test_acceptance_rate_by_depth_conditions_on_reaching_the_depth(cell, expected):
-    assert acceptance_rate_by_depth(cell) == expected
+    assert conditional_acceptance_by_depth(cell) == expected
 
 
 def test_speedup_matches_prompts_by_id_and_not_by_position():
@@ -269,9 +269,11 @@ CALM, SHAKEN, BASE = windows(8, 0.02), windows(8, 0.02, stall_at=3), windows(24,
 
 
 def test_a_window_far_beyond_the_median_per_call_is_stalled():
-    flags = flag_stalled_windows([windows(8, 0.02, 3, times=5.5), windows(8, 0.02, 4, times=4.0)])
+    flags = flag_windows_over_cell_median(
+        [windows(8, 0.02, 3, times=5.5), windows(8, 0.02, 4, times=4.0)]
+    )
     assert [sum(each) for each in flags] == [1, 0] and flags[0][3]
-    assert not any(map(any, flag_stalled_windows([[window(0, 8, 0.0)]])))
+    assert not any(map(any, flag_windows_over_cell_median([[window(0, 8, 0.0)]])))
 
 
 def test_one_stall_decides_the_ratio_of_sums_and_not_the_median():

@@ -147,13 +147,13 @@ def _make_pool(
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
     ours, theirs = zip(*(runs[column] for column in sound), strict=True)
-    count_tables = records.make_table_getter([_make_pooled_row(ours)], sum_seeds=True)
+    count_tables = records.make_table_getter([_join_seeds_and_run_ids(ours)], sum_seeds=True)
     tables = dict[str, Table]()
     for column in (c for c in columns if c.interval and None not in cells[c.name]):
         name = column.name
         if name == "speedup" and None not in theirs:  # over baselines timed in turn
             table = records.make_table_getter(
-                [_make_pooled_row(ours), _make_pooled_row(theirs)], sum_seeds=True
+                [_join_seeds_and_run_ids(ours), _join_seeds_and_run_ids(theirs)], sum_seeds=True
             )("token_rate")
         else:
             table = count_tables(name) if name in metric and name != "speedup" else None
@@ -164,8 +164,8 @@ def _make_pool(
     return _SeedPool(row, cells, tables)
 
 
-def _make_pooled_row(runs: Sequence[Row]) -> Row:
-    """Returns what ``RecordReader`` needs of the row that several runs become."""
+def _join_seeds_and_run_ids(runs: Sequence[Row]) -> Row:
+    """Joins several runs' seeds and ids in the first one's row, for ``RecordReader``."""
     seeds, run_ids = (",".join(str(row[name]) for row in runs) for name in ("seed", "run_id"))
     return {**runs[0], SEEDS: seeds, "run_id": run_ids}
 

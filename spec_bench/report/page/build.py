@@ -333,7 +333,7 @@ def build_page(
             *describe_differences_from_papers(to_rows(rows), [c.name for c in columns]),
         ],
         files=f"{file.name}{' and screening.csv' if has_screening else ''} beside this page",
-        sampling=_format_sampling(rows),
+        sampling=_format_sampling_seeds_and_batches(rows),
         origins=cells.origins,
         columns=columns,
     )
@@ -436,7 +436,7 @@ def _list_summary_tiles(
     ]
 
 
-def _format_sampling(rows: pd.DataFrame) -> str:
+def _format_sampling_seeds_and_batches(rows: pd.DataFrame) -> str:
     rows = rows.assign(seeds=[format_seed_list(row) for row in to_rows(rows)])
     texts = (
         f"{describe_sampling(row)}, {row['seeds']}, batch {row['batch_size']}"

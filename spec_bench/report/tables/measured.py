@@ -67,7 +67,7 @@ class MeasuredRows:
         # Rows by what tables ask for, the preferred ones first.
         self._cells = group_by_key(
             ((self._aliases.get(row["pair"], row["pair"]), *(row[name] for name in _CELL)), row)
-            for row in sorted(self.row_list, key=_make_preference_key)
+            for row in sorted(self.row_list, key=_make_preferred_first_key)
         )
 
     @classmethod
@@ -195,8 +195,8 @@ def pick_fastest(rows: Iterable[Row]) -> Row | None:
     )
 
 
-def _make_preference_key(row: Row) -> tuple[float, ...]:
-    """Where a row stands among those that fit: the least is preferred, unknown numbers last."""
+def _make_preferred_first_key(row: Row) -> tuple[float, ...]:
+    """Makes a key that sorts the preferred row first, and unknown numbers last."""
     sizes = (get_number(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
     return (
         row["status"] == "failed",
