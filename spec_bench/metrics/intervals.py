@@ -326,21 +326,18 @@ def interval_where_few_differ(
     return replace(interval, shrink_power=0.75 if unlike else 1.0)
 
 
-def widen_to_tau_width(
-    interval: Interval, tau_interval: Interval | None, column_name: str
-) -> Interval:
+def widen_to_tau_width(interval: Interval, tau: Interval | None, column_name: str) -> Interval:
     """Widens a column's interval until its ends are as far, as a share, as those of tokens per call
     where few prompts differ in these: a prompt to come with more of them is as much faster. A
     speed-up's own ends do not count where they are too far apart to say anything: seconds that
     stall are told apart elsewhere.
     """
     if column_name not in AS_TAU or not (
-        interval.ends and tau_interval and tau_interval.ends and tau_interval.shrink_power > 0.5
+        interval.ends and tau and tau.ends and tau.shrink_power > 0.5
     ):
         return interval
     low, high = sorted(
-        interval.value * (end / tau_interval.value) ** AS_TAU[column_name]
-        for end in tau_interval.ends
+        interval.value * (end / tau.value) ** AS_TAU[column_name] for end in tau.ends
     )
     is_speedup = column_name.startswith("speedup")
     if not is_speedup or interval.ends[1] < WIDEST * interval.ends[0]:

@@ -464,8 +464,8 @@ def compute_correlation_over_prompts(
         return None
     z = float(np.arctanh(r))
     if records.printed:
-        return Difference(r, Interval(z, z, z, freedom=1), False, "as printed")
-    tables = [records.prepare_tables(rows)(name) for name in (x, y)]
+        return Difference(r, Interval(z, z, z, degrees_of_freedom=1), False, "as printed")
+    tables = [records.make_table_getter(rows)(name) for name in (x, y)]
     counts = [table.sum(axis=2) for table in tables if table is not None]
     prompts = min((table.shape[-1] for table in counts), default=0)
     if len(counts) < 2 or prompts < max(table.shape[-1] for table in counts):
@@ -489,8 +489,10 @@ def compute_correlation_over_prompts(
 
     parts = pseudo_values(compute_z, np.concatenate(counts).reshape(-1, prompts))
     reach = t_critical_value(prompts - 1) * float(parts.std(ddof=1)) / sqrt(prompts)
-    interval = Interval(z, z - reach, z + reach, freedom=prompts - 1) if reach > 0 else None
-    return Difference(r, interval, False, TOO_FEW, prompts=prompts)
+    interval = (
+        Interval(z, z - reach, z + reach, degrees_of_freedom=prompts - 1) if reach > 0 else None
+    )
+    return Difference(r, interval, False, TOO_FEW, prompt_count=prompts)
 
 
 def compute_fisher_interval(
