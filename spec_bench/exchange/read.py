@@ -63,6 +63,8 @@ class AnswerFile(NamedTuple):
     has_split_times: bool  # whether prefill and decoding are timed separately
     # whether the tokens of every target call are known; else they are split evenly
     has_tokens_by_call: bool
+    # ids of questions with several choices, which are samples: the first counts
+    sampled_ids: list[str]
 
     @property
     def mean_tokens_per_s(self) -> float:
@@ -78,6 +80,7 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
     evenly_split = set[str]()
     failed_ids = dict[str, None]()
     models = dict[str, None]()
+    sampled_ids = list[str]()
     has_split_times = True
     tokens = 0
     for line in iter_json_lines(path, str(path.parent)):
@@ -101,6 +104,7 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
             answers[question] = _build_generation(question, category, counts)
             evenly_split |= {question} if counts.accept_lengths is None else set()
             failed_ids.pop(question, None)
+            sampled_ids += [question] if len(answered_line.choices) > 1 else []
         except (TypeError, ValueError) as error:
             raise UsageError(f"{str(path)!r}, {line.place}: {error}") from error
     if not answers:
@@ -115,7 +119,9 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
         replace(generation, steps=tuple(replace(step, depth=depth) for step in generation.steps))
         for generation in generations
     ]
-    return AnswerFile(", ".join(models), generations, list(failed_ids), has_split_times, all_known)
+    return AnswerFile(
+        ", ".join(models), generations, list(failed_ids), has_split_times, all_known, sampled_ids
+    )
 
 
 def read_categories(path: Path) -> dict[str, str]:
@@ -134,12 +140,12 @@ def _build_generation(question: str, category: str, choice: AnsweredChoice) -> G
     turn_count = len(choice.new_tokens)
     token_count = sum(choice.new_tokens)
     wall_s = sum(choice.wall_time)
-    prefill_s = sum(choice.prefill_time)
+    prefill_s = sum(choice.prefill_time or ())
     decode_s = wall_s if choice.decode_time is None else sum(choice.decode_time)
-    if len(choice.wall_time) != turn_count:
-        raise UsageError(
-            f"wall_time is of {len(choice.wall_time)} turns, new_tokens of {turn_count}"
-        )
+    for name in ("turns", "wall_time", "prefill_time", "decode_time", "idxs"):
+        entries = getattr(choice, name)
+        if entries is not None and len(entries) != turn_count:
+            raise UsageError(f"{name} is of {len(entries)} turns, new_tokens of {turn_count}")
     if min(choice.wall_time) < LEAST_S:
         raise UsageError(f"wall_time is {min(choice.wall_time)}, at least {LEAST_S}")
     # A served answer may be all in its first chunk, so that nothing remains to decode.
@@ -203,10 +209,26 @@ def import_answer_files_and_print_speedups(options: Namespace) -> None:
     print(f"rows: {table}")
     for decoder, speed in speeds.items() if options.baseline else ():
         mean_ratio = answer_files[decoder].mean_tokens_per_s / answer_files["ar"].mean_tokens_per_s
-        print(decoder, _SPEEDS.format(speed, mean_ratio), sep=": ")
+        models_note = _describe_other_model(answer_files[decoder], answer_files["ar"])
+        print(decoder, _SPEEDS.format(speed, mean_ratio) + models_note, sep=": ")
     for decoder, file in answer_files.items():
         if file.failed_ids:
             print(f"{decoder}: left out as failed: {', '.join(file.failed_ids)}")
+        if file.sampled_ids:
+            print(
+                f"{decoder}: only the first of several choices counts, as in Spec-Bench's "
+                f"speed.py, of {', '.join(file.sampled_ids)}"
+            )
+
+
+def _describe_other_model(file: AnswerFile, baseline: AnswerFile) -> str:
+    """Says that a file names its model otherwise than the baseline's; "" if it does not."""
+    if file.model == baseline.model:
+        return ""
+    return (
+        f"; speedup: of model_id {file.model} over {baseline.model}, which decides nothing unless "
+        "both name one model"
+    )
 
 
 def write_experiment_and_get_speedups(
@@ -239,6 +261,8 @@ def write_experiment_and_get_speedups(
     for decoder, file in answer_files.items():
         records = CellRecords(answers[decoder], answers.get("ar"))
         row = _make_result_row(decoder, file, records, options) | {"pair": pair, "target": pair}
+        if "ar" in answer_files:
+            row["reason"] += _describe_other_model(file, answer_files["ar"])
         rows.append(row)
         tables.append(parquet.pack_generations(row["run_id"], answers[decoder], None))
     files.write_csv(table, rows, columns.order_column_names(name for row in rows for name in row))

@@ -229,8 +229,9 @@ class AnsweredChoice(BaseModel):
     """What one choice says of its turns, each list but ``accept_lengths`` with an entry a turn."""
 
     new_tokens: Annotated[tuple[Count, ...], MinLen(1), MaxLen(1000)]
+    turns: tuple[Any, ...] | None = None
     wall_time: tuple[Seconds, ...]
-    prefill_time: tuple[Seconds, ...] = ()
+    prefill_time: tuple[Seconds, ...] | None = None
     decode_time: tuple[Seconds, ...] | None = None
     accept_lengths: tuple[CallTokens, ...] | None = None
     idxs: tuple[Annotated[StrictInt, Ge(-1), Le(2**20)], ...] | None = None  # of the last calls

@@ -170,6 +170,8 @@ LINE = {"question_id": 1, "model_id": "m", "choices": [{"turns": ["a"], "new_tok
         ({"wall_time": [1.0], "accept_lengths": [1]}, ("new_tokens", "3", "1")),
         ({"wall_time": [1.0], "accept_lengths": [3, 0]}, ("accept_lengths", "0")),
         ({"wall_time": [1.0], "idxs": [7]}, ("3 new_tokens", "8 target calls")),
+        ({"wall_time": [1.0], "idxs": [0, 1]}, ("idxs is of 2 turns", "new_tokens of 1")),
+        ({"wall_time": [1.0], "accept_lengths": [3], "turns": ["a", "b"]}, ("turns", "2", "1")),
     ],
 )
 def test_a_line_that_cannot_be_right_is_named(choice, said, tmp_path):
@@ -185,6 +187,23 @@ def test_a_question_that_is_there_twice_is_refused(tmp_path):
     path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
     with pytest.raises(ValueError, match=naming("line 31", "80", "twice")):
         read_answer_file(path)
+
+
+def test_of_several_choices_the_first_counts_and_a_baseline_of_another_model_is_said(
+    tmp_path, capsys
+):
+    base, other = (peers(tmp_path / name, 0, 20.0) for name in ("base.jsonl", "eagle.jsonl"))
+    lines = [json.loads(line) for line in other.read_text(encoding="utf-8").splitlines()]
+    lines[3]["choices"] *= 2
+    written(other, *({**line, "model_id": "vicuna-70b"} for line in lines))
+    (plain, row) = read_results(read(base, other, "eagle", tmp_path)).itertuples()
+    said = capsys.readouterr().out.splitlines()
+    assert row.speedup == pytest.approx(1.0)
+    (line,) = (e for e in said if "several choices" in e)
+    assert line.startswith("eagle: ") and line.endswith(" 83")
+    (line,) = (e for e in said if "by sums" in e)
+    assert "vicuna-70b over vicuna-7b" in line and "vicuna-70b over vicuna-7b" in row.reason
+    assert "model_id" not in plain.reason
 
 
 def test_questions_that_one_file_alone_answers_are_named(tmp_path, capsys):
