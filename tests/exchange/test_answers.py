@@ -196,7 +196,7 @@ def test_of_several_choices_the_first_counts_and_a_baseline_of_another_model_is_
     lines = [json.loads(line) for line in other.read_text(encoding="utf-8").splitlines()]
     lines[3]["choices"] *= 2
     written(other, *({**line, "model_id": "vicuna-70b"} for line in lines))
-    (plain, row) = read_results(read(base, other, "eagle", tmp_path)).itertuples()
+    (plain, row) = read_results_file(read(base, other, "eagle", tmp_path)).itertuples()
     said = capsys.readouterr().out.splitlines()
     assert row.speedup == pytest.approx(1.0)
     (line,) = (e for e in said if "several choices" in e)
