@@ -24,7 +24,8 @@ class CandidateElimination:
     answer_budget: int  # answers that it may still decode, with plain decoding's
     prompt_count: int  # all available prompts
     rounds_left: int = ROUNDS  # remaining rounds, at most
-    used_prompts: int = 0  # prompts that all remaining candidates have decoded
+    used_prompts: int = 0  # prompts that all remaining candidates have decoded and that count
+    skipped_prompts: int = 0  # prompts of rounds that do not count
 
     def count_next_round_prompts(self) -> int:
         """Returns the number of the next round's prompts; 0 if the race is over."""
@@ -32,9 +33,27 @@ class CandidateElimination:
         if len(self.candidates) <= fewest or not self.rounds_left:
             return 0
         share = self.answer_budget // self.rounds_left // (len(self.candidates) + 1)
-        return min(
-            share if self.used_prompts else FIRST_PROMPTS, self.prompt_count - self.used_prompts
-        )
+        fewest_prompts = FIRST_PROMPTS if self.skipped_prompts or not self.used_prompts else 0
+        prompts = max(share, fewest_prompts) if self.used_prompts else fewest_prompts
+        return min(prompts, self.prompt_count - self.next_prompt)
+
+    @property
+    def next_prompt(self) -> int:
+        """The index of the next round's first prompt."""
+        return self.used_prompts + self.skipped_prompts
+
+    def skip_round(self, round_prompts: int) -> bool:
+        """Drops a round's prompts in place of candidates, if answers and prompts are left for
+        another round; returns whether.
+        """
+        cost_per_prompt = len(self.candidates) + 1
+        answers_left = self.answer_budget - round_prompts * cost_per_prompt
+        prompts_left = self.prompt_count - self.next_prompt - round_prompts
+        if min(answers_left // cost_per_prompt, prompts_left) < FIRST_PROMPTS:
+            return False
+        self.answer_budget = answers_left
+        self.skipped_prompts += round_prompts
+        return True
 
     def drop_candidates_after_round(
         self, round_prompts: int, values: pd.Series, values_by_prompt: pd.DataFrame

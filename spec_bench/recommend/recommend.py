@@ -191,6 +191,8 @@ class RecommendationResult:
     # their intervals, and a failure's reason, all of its last stage.
     candidates: pd.DataFrame
     break_evens: tuple[ChainBreakEven, ...] = ()  # if the pair has no draft, or none pays
+    # decoder and tree of those that disturbed or stalled rates alone kept from the fresh prompts
+    doubtfully_dropped: tuple[str, ...] = ()
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -205,12 +207,17 @@ class RecommendationResult:
             return ["AR", f"nothing else has a speed, {candidate_count}"]
         winner = self.headline
         decoder, spec = self.cell
+        why = winner.why
+        if self.doubtfully_dropped:
+            why = why.replace("surely faster than AR", "faster than AR on the fresh prompts")
+            dropped = ", ".join(self.doubtfully_dropped)
+            candidate_count += f"; perhaps not the fastest: on disturbed rates {dropped} left out"
         if decoder == "ar":
-            return [winner.decoder, f"{winner.why}, {candidate_count}"]
+            return [winner.decoder, f"{why}, {candidate_count}"]
         cell_name = names.format_decoder_and_tree({"decoder": decoder, "spec": spec})
         return [
             cell_name,
-            f"speed-up {winner.speed} over plain decoding, {winner.why}, {candidate_count}",
+            f"speed-up {winner.speed} over plain decoding, {why}, {candidate_count}",
         ]
 
 
@@ -271,6 +278,8 @@ class _CandidateRunner:
         self.plain_answer_s = 0.0  # seconds per answer of plain decoding
         self.rows_by_candidate: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, Counts] = {}  # terms of the ranking number by prompt
+        self.is_doubtful = False  # whether a disturbed round is among what ranks
+        self.doubtfully_dropped: list[int] = []  # by such a round, or one after it
 
     def decode_with_baseline(
         self,
@@ -322,6 +331,29 @@ class _CandidateRunner:
         if interruption:
             raise interruption
         return results
+
+    def drop_candidates(
+        self, race: CandidateElimination, round_prompts: int, results: Sequence[CellResult]
+    ) -> None:
+        """Ends a race's round. One that was disturbed or stalled drops nobody and is repeated on
+        other prompts, if the race has time left for that.
+        """
+        if any(get_timing_doubt(result_to_row(row), self.rank_column) for row in results):
+            if race.skip_round(round_prompts):
+                self.print_progress("disturbed: nobody is left out, the same on other prompts")
+                return
+            self.is_doubtful = True
+        values, values_by_prompt = self.compute_ranking_values(race.candidates, results)
+        race.drop_candidates_after_round(round_prompts, values, values_by_prompt)
+        if self.is_doubtful:
+            ranked_candidates = values.dropna().index
+            self.doubtfully_dropped += [n for n in ranked_candidates if n not in race.candidates]
+
+    def list_doubtfully_dropped(self, race: CandidateElimination) -> tuple[str, ...]:
+        """Lists the candidates that rates of a disturbed round keep from the fresh prompts."""
+        too_many = race.candidates[race.winner_count :] if self.is_doubtful else []
+        rows = (self.rows_by_candidate[place] for place in [*self.doubtfully_dropped, *too_many])
+        return tuple(map(names.format_decoder_and_tree, rows))
 
     def compute_ranking_values(
         self,
@@ -384,11 +416,9 @@ def search_fastest_decoder(
 
     while count := race.count_next_round_prompts():
         print_stage(format_count(count, "prompt"))
-        examples = settings.examples[race.used_prompts : race.used_prompts + count]
+        examples = settings.examples[race.next_prompt : race.next_prompt + count]
         _, *results = search.decode_with_baseline(examples, race.candidates)
-        race.drop_candidates_after_round(
-            count, *search.compute_ranking_values(race.candidates, results)
-        )
+        search.drop_candidates(race, count, results)
     frame = pd.DataFrame()
     if best := race.candidates[: confirm.best]:
         print_stage(f"{len(settings.confirmation_examples)} fresh prompts")
@@ -397,7 +427,8 @@ def search_fastest_decoder(
         )
         frame = pd.DataFrame(map(result_to_row, [plain, *results]))
         frame[LEAD] = [np.nan, *search.compute_ranking_values(best, results)[0]]
-    return _build_result(settings, frame, list(search.rows_by_candidate.values()))
+    result = _build_result(settings, frame, list(search.rows_by_candidate.values()))
+    return replace(result, doubtfully_dropped=search.list_doubtfully_dropped(race))
 
 
 def _build_result(

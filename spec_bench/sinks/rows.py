@@ -17,7 +17,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from spec_bench.records.cell_folder import DIGEST_COLUMNS
 from spec_bench.records.sampling import SamplingSettings
-from spec_bench.records.types import CellFacts, CellResult, parse_reasons
+from spec_bench.records.types import (
+    CellFacts,
+    CellResult,
+    explain_timing_doubt,
+    parse_reasons,
+)
 from spec_bench.settings.validation import adapter
 from spec_bench.system import files
 from spec_bench.system.redaction import redact
@@ -218,7 +223,8 @@ def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
     screened_rows = [{name: row.get(name, "") for name in names} for row in rows]
     for screened_row in screened_rows:
         if "reason" in screened_row and screened_row["status"] == "complete":
-            screened_row["reason"] = ""
+            doubt = explain_timing_doubt(str(screened_row["reason"]))
+            screened_row["reason"] = f"speedup: {doubt}" if doubt else ""
         for name in _ROUNDED_COLUMNS:
             if screened_row.get(name) not in (None, ""):
                 screened_row[name] = f"{float(screened_row[name]):.5g}"

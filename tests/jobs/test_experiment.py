@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from spec_bench.jobs.store import experiment
@@ -143,6 +144,20 @@ def test_a_jobs_end_reads_no_generations_but_its_own(tmp_path, monkeypatch):
     end(tmp_path, 3, "cell3")
     assert read == ["cell3"]
     assert [run_id for run_id, _ in recorded(tmp_path)] == [f"cell{number}" for number in range(4)]
+
+
+def test_a_screened_row_says_that_it_was_disturbed_and_nothing_else(tmp_path):
+    reasons = {
+        "speedup": "disturbed: threads waited for a core 72% of the time",
+        "intervals": "fewer than 5 prompts",
+    }
+    rows = []
+    for name, columns in (("a", reasons), ("b", ["intervals"])):
+        row = result_to_row(result(name)) | {"stage": "screen"}
+        rows.append(row | {"reason": "; ".join(f"{each}: {reasons[each]}" for each in columns)})
+    merge_results_csv(tmp_path / "results.csv", rows)
+    screened = pd.read_csv(tmp_path / "screening.csv", dtype=str, keep_default_na=False)
+    assert [*screened.reason] == [f"speedup: {reasons['speedup']}", ""]
 
 
 def test_records_that_cannot_be_read_are_set_aside_and_made_again(tmp_path, caplog):

@@ -27,6 +27,7 @@ from spec_bench.records.types import Reason
 from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPromptTask
 from spec_bench.tasks.random_prompts import RandomPromptSource
+from spec_bench.vocabulary.columns import ENDS
 from tests.cells import result
 from tests.commands import recommend
 from tests.jobs.tiny import main, overrides, rows_of
@@ -143,7 +144,7 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
     asked = build_unpinned_settings(compose_config(words))
     race = start_race(asked, asked.request.confirm)
-    assert (len(race.open), race.prompts, race.count_next_round_prompts() > 0) == (
+    assert (len(race.candidates), race.prompt_count, race.count_next_round_prompts() > 0) == (
         cells,
         prompts,
         cells > 3,
@@ -190,9 +191,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
         return run(job)
 
     monkeypatch.setattr(search, "run_stages", interrupted)
-    monkeypatch.setattr(
-        search, "get_timing_doubt", lambda row: ""
-    )  # whoever else uses this machine
+    monkeypatch.setattr(search, "get_timing_doubt", lambda *_: "")  # whoever else uses this machine
     with pytest.raises(KeyboardInterrupt):
         recommend(words)
     screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
@@ -278,10 +277,48 @@ def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_fir
     assert steps.count("of the whole search") == 3
 
 
+@pytest.mark.parametrize(("prompts", "again"), [(6, True), (3, False)])
+def test_a_disturbed_round_drops_nobody_or_is_no_certainty(
+    monkeypatch, capsys, tmp_path, prompts, again
+):
+    jobs = []
+
+    def measured(job):
+        jobs.append(job)
+        for cell in job.cells:
+            spec = cell.config.spec
+            speedup = {"2": 1.5, "9": 0.4}.get(spec, 1.2) if cell.name != "ar" else 1.0
+            first = job.stage == "screen" and len(jobs) == 2  # after that of the pace
+            speedup = 0.1 if first and spec == "2" else speedup
+            ends = dict(zip(ENDS, (speedup - 0.05, speedup + 0.05), strict=True))
+            numbers = {f"speedup{end}": value for end, value in ends.items()}
+            numbers |= {"speedup": speedup, "token_rate": 100 * speedup, "latency_s": 1.0}
+            numbers |= {"prompts": float(len(job.examples))}
+            row = result(job.compute_run_id(cell), numbers, decoder=cell.name, spec=spec)
+            busy = (Reason("speedup", "disturbed: threads waited for a core"),) * first
+            yield replace(row, facts=replace(row.facts, stage=job.stage), reasons=busy)
+
+    monkeypatch.setattr(search, "run_stages", lambda job: list(measured(job)))
+    monkeypatch.setattr(search, "RecordReader", CountsOfSpeeds)
+    monkeypatch.setattr(search, "measure_break_evens", lambda pair: ())
+    words = ["cells=[sd:2,sd:3,sd:9]", f"prompts={prompts}", f"results={tmp_path}", "task=xsum"]
+    assert recommend([*words, "confirm={best: 1, prompts: 30}"]) == 0
+    said, steps = capsys.readouterr()
+    answer = said.splitlines()[0]
+    if again:
+        first, second = (job for job in jobs[1:] if job.stage == "screen" and len(job.cells) == 4)
+        assert not {each.id for each in first.examples} & {each.id for each in second.examples}
+        assert "nobody is left out" in steps and answer.startswith("sd 2: ")
+        assert "surely faster than AR" in answer and "left out" not in answer
+    else:
+        assert answer.startswith("sd 3: ") and "surely" not in answer
+        assert answer.endswith("not the fastest: on disturbed rates sd 2, sd 9 left out")
+
+
 def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_need(
     tmp_path, capsys, caplog, monkeypatch
 ):
-    monkeypatch.setattr(search, "get_timing_doubt", lambda row: "disturbed: threads waited")
+    monkeypatch.setattr(search, "get_timing_doubt", lambda *_: "disturbed: threads waited")
     told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
     told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
     assert recommend(told) == 0

@@ -100,6 +100,7 @@ def make_headline(group: Group) -> Headline | None:
         return None
     rows = group.rows.assign(spec=format_tree_titles(group.rows))
     rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
+    speculative_count = len(rows)
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
     metric = find_filled_column(rows, _METRICS)
@@ -128,7 +129,8 @@ def make_headline(group: Group) -> Headline | None:
         if len(sound) == 1 < len(rows):
             certainty += "the only one that is judged"
         else:
-            certainty += _describe_certainty(rows, best, close_rows, winner, metric)
+            is_alone = speculative_count == 1
+            certainty += _describe_certainty(rows, best, close_rows, winner, metric, is_alone)
         certainty += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
     if choice and metric == "token_rate":
         certainty += " (not measured side by side)"
@@ -238,11 +240,15 @@ def _describe_certainty(
     close_rows: pd.DataFrame,
     winner: pd.Series,
     metric: str,
+    is_alone: bool,
 ) -> str:
     if get_number(best, f"{metric}_low") is None:
         return "without an interval" if metric != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:
-        return "the only one measured here" if best.lossless != "exact" else "the only exact one"
+        if best.get("stage") == "confirm":
+            return "the only one on fresh prompts"
+        only_measured = is_alone or best.lossless != "exact"
+        return "the only one measured here" if only_measured else "the only exact one"
     if len(close_rows) == 1:
         return "ahead of all others"
     tie_text = f"tied with {len(close_rows) - 1} other{'s' if len(close_rows) > 2 else ''}"
