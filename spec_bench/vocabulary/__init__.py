@@ -1,1 +1,1 @@
-"""Names: columns and their definitions, titles of decoders and tasks, trees' shorthand."""
+"""Names in print: columns and their definitions, titles of decoders and tasks, trees' shorthand."""

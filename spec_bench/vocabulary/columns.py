@@ -2,8 +2,8 @@
 
 ``columns.csv`` next to this file has one line per column, in the order of the results file. No
 other file lists columns: select them by kind or by name. A column with an interval is followed by
-``NAME_low`` and ``NAME_high``, the ends of its 95% interval over prompts. Knows nothing about how a
-number is computed.
+``NAME_low`` and ``NAME_high``, the ends of its 95% interval over prompts. This module does not know
+how a number is computed.
 """
 
 import csv
@@ -17,7 +17,7 @@ from spec_bench.records.parquet import FIELDS
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 
-# ``results.md.j2`` defines them.
+# ``results.md.j2`` explains each kind.
 Kind = Literal[
     "identity", "setting", "state", "count", "efficiency", "time", "energy", "likelihood", "score",
     "memory", "note",
@@ -43,26 +43,26 @@ class Column:
     better: Literal["up", "down"] | None = None  # which direction is better, if any
     short: str = ""  # title in narrow tables, such as the terminal's; "": not shown there
     holds: Holds = "number"
-    # Whether it tells runs apart, so that cells with different values are never compared or put in
-    # one table. `run`: all cells of a table agree in it; `task`: it belongs to the task, and tables
-    # of several tasks may have several; `pair`: it belongs to the pair of models. "": it does not,
-    # like the decoder and the seed.
+    # Whether cells with different values of it must not be compared. `run`: all cells of a table
+    # have the same value; `task`: the value belongs to the task, so a table of several tasks may
+    # have several; `pair`: it belongs to the pair of models; "": cells that differ in it may be
+    # compared, as with the decoder and the seed.
     apart: Apart = ""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name and, if it has an interval, those of its ends."""
+        """Returns the column's name, followed by those of its interval's ends if it has one."""
         return (self.name, *(f"{self.name}{end}" for end in ENDS if self.interval))
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
-        """The smallest and the largest possible number; None for no bound."""
+        """Returns the smallest and the largest possible value; None for an end without a bound."""
         lower, _, upper = self.range.partition("..")
         return float(lower) if lower else None, float(upper) if upper else None
 
 
 def _read_columns() -> list[Column]:
-    """Reads ``columns.csv``, whose empty cells are the fields' defaults."""
+    """Reads ``columns.csv``; an empty cell means the field's default."""
     with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
         lines = [{k: v for k, v in line.items() if v} for line in csv.DictReader(stream)]
     parser_by_field: dict[str, Any] = {"digits": int, "interval": lambda text: text == "yes"}
@@ -73,7 +73,7 @@ def _read_columns() -> list[Column]:
 
 
 COLUMNS: list[Column] = _read_columns()
-OURS = frozenset(COLUMNS)  # without other packages' columns
+OURS = frozenset(COLUMNS)  # before other packages register theirs
 
 
 @cache
@@ -83,7 +83,7 @@ def _import_other_metrics() -> None:
 
 
 def register_column(column: Column) -> Column:
-    """Adds another package's column after all others. Raises UsageError: a name is taken."""
+    """Appends another package's column. Raises UsageError if one of its names is taken."""
     column_by_name = {name: other_column for other_column in COLUMNS for name in other_column.names}
     for name in column.names:
         if column_by_name.get(name, column) != column:
@@ -94,7 +94,7 @@ def register_column(column: Column) -> Column:
 
 
 def get_column(name: str) -> Column:
-    """Returns the column of a name, ours or another package's. Raises UsageError: there is none."""
+    """Returns the column of a name, ours or another package's. Raises UsageError if none has it."""
     if find_column(name) is None:
         _import_other_metrics()
     if (found_column := find_column(name)) is None:
@@ -104,7 +104,9 @@ def get_column(name: str) -> Column:
 
 
 def find_column(name: str) -> Column | None:
-    """Returns the registered column of a name, or None, as for a metric module's score."""
+    """Returns the registered column of a name; None if it is not registered, like a metric
+    module's.
+    """
     return next((column for column in COLUMNS if column.name == name), None)
 
 
@@ -119,13 +121,13 @@ def list_column_names_of_kind(*kinds: Kind) -> list[str]:
 
 
 def select_identifying_columns(names: Iterable[str]) -> list[Column]:
-    """Returns the columns among a file's names that tell runs apart, in the file's order."""
+    """Selects the columns among ``names`` that tell runs apart, in the file's order."""
     present_names = set(names)
     return [column for column in COLUMNS if column.apart and column.name in present_names]
 
 
 def define_all_column_names() -> dict[str, str]:
-    """Returns all names that a file may have, with ends of intervals, and their definitions."""
+    """Maps every possible column name, interval ends included, to its definition."""
     definitions: dict[str, str] = {}
     for column in COLUMNS:
         end_definitions = [
@@ -137,7 +139,7 @@ def define_all_column_names() -> dict[str, str]:
 
 
 def order_column_names(names: Iterable[str]) -> list[str]:
-    """Orders names as in a file, each once; unknown ones come last, in their order."""
+    """Returns the distinct names in the order of a results file; unknown names come last."""
     distinct_names = dict.fromkeys(names)
     registered_names = [
         name for column in COLUMNS for name in column.names if name in distinct_names
@@ -146,10 +148,10 @@ def order_column_names(names: Iterable[str]) -> list[str]:
 
 
 def get_columns(names: Iterable[str]) -> list[Column]:
-    """Returns the columns of a file with these names, in its order.
+    """Returns the columns of a file with these names, in the file's order.
 
-    Scores of metric modules are not registered; they have an interval, are named after the module,
-    and come last.
+    Scores of metric modules are not registered: each becomes a column with an interval, titled
+    after its name, and comes last.
     """
     distinct_names = dict.fromkeys(names)
     own_names = define_all_column_names()
@@ -170,7 +172,7 @@ def get_columns(names: Iterable[str]) -> list[Column]:
 
 
 def select_score_names(names: Iterable[str]) -> list[str]:
-    """Returns the names of quality scores in a file: ours, then those of metric modules."""
+    """Selects the names of quality scores: ours first, then those of metric modules."""
     return [column.name for column in get_columns(names) if column.kind == "score"]
 
 

@@ -1,11 +1,11 @@
 """Styles of decoders: title, colour, marker, and a line in the table of decoders.
 
-A decoder of ``conf/decoder`` has them in its own YAML, under ``display``. If a recipe's cell
-replaces a decoder's drafter or rule, the style comes from its parts, or from ``decoders`` in its
-paper's ``paper.yaml``. Other packages' folders are read too. Of a decoder's settings this module
-knows only the names of its drafter, tree and rule.
+A decoder of ``conf/decoder`` has its style in its own YAML, under ``display``. If a recipe's cell
+replaces a decoder's drafter or rule, the style is combined from those of the parts, or is read from
+``decoders`` in the paper's ``paper.yaml``. Folders of other packages are read too. Of a decoder's
+settings this module knows only the names of its drafter, tree and rule.
 
-    python -m spec_bench.vocabulary.decoders     # that table
+python -m spec_bench.vocabulary.decoders     # prints the table of decoders
 """
 
 import ast
@@ -33,7 +33,7 @@ Marker = Literal["o", "s", "^", "D", "v", "P", "X"]
 
 
 class ColourPair(NamedTuple):
-    """A colour on white and on a dark page."""
+    """A colour for light pages and its counterpart for dark pages."""
 
     light: str
     dark: str
@@ -61,7 +61,7 @@ _KINDS = {
 }
 _BASELINE = "ar"
 _DRAFT_MODEL = "language_model"
-# Drafters that are models, or unknown.
+# Drafters that use a draft model; "" is an unknown drafter.
 DRAFT_MODELS = ("", _DRAFT_MODEL, "lookup_or_model", "pard")
 
 
@@ -80,7 +80,7 @@ class DisplaySettings:
 
 @dataclass(frozen=True)
 class DecoderStyle:
-    """Style of a decoder: title, colour, and matplotlib's letter of a marker, perhaps hollow."""
+    """A decoder's title, colour and marker (matplotlib's letter, filled or hollow)."""
 
     title: str
     colour: ColourPair
@@ -89,8 +89,8 @@ class DecoderStyle:
 
 
 def find_decoder(name: str) -> DecoderStyle | None:
-    """Finds a decoder's style in the YAMLs; None if there is none. Raises UsageError: a wrong YAML,
-    with its file, key, value and the choices.
+    """Finds a decoder's style in the YAMLs; None if no YAML has one. Raises UsageError, with file,
+    key, value and choices, if a YAML is wrong.
     """
     decoder_name, _, settings = name.partition(" ")  # settings that differ from its YAML
     style = _find_style(decoder_name, *_list_config_and_paper_folders())
@@ -98,7 +98,7 @@ def find_decoder(name: str) -> DecoderStyle | None:
 
 
 def find_canonical_name(name: str) -> str:
-    """Returns a decoder's canonical name, which is equal for two names of one configuration."""
+    """Returns a decoder's canonical name; names of the same configuration share it."""
     files = _find_decoder_files(_list_config_and_paper_folders()[0])
     block = _read_mapping(files[name]) if name in files else {}
     display = block.get(DISPLAY)
@@ -106,14 +106,14 @@ def find_canonical_name(name: str) -> str:
 
 
 def require_decoder(name: str) -> None:
-    """Raises UsageError, with the choices, if no YAML has the decoder or its parts."""
+    """Raises UsageError, with the choices, if no YAML defines the decoder or its parts."""
     if find_decoder(name) is None:
         load_decoder_settings(list_conf_dirs(), name)
 
 
 @functools.cache
 def refuse_unfit_tree(decoder: str, policy: str, spec: str) -> None:
-    """Raises UsageError if a decoder's tree policy is one of ours and refuses the shorthand."""
+    """Raises UsageError if the tree policy is built in and does not accept the shorthand."""
     facts = scan_registrations("spec_bench.tree", "policy").get(policy)
     if facts and (not spec or parse_tree_spec(spec).form not in ast.literal_eval(facts["forms"])):
         raise UsageError(
@@ -123,7 +123,7 @@ def refuse_unfit_tree(decoder: str, policy: str, spec: str) -> None:
 
 
 class DecoderParts(NamedTuple):
-    """What a decoder is made of; "" for what no YAML has."""
+    """Names of a decoder's parts; "" for a part that no YAML names."""
 
     drafter: str
     tree_policy: str
@@ -131,7 +131,9 @@ class DecoderParts(NamedTuple):
 
 
 def get_decoder_parts(name: str) -> DecoderParts:
-    """Returns a decoder's parts. A composed name has those of the decoder that it begins with."""
+    """Returns a decoder's parts; for a composed name, those of its longest prefix that is a
+    decoder.
+    """
     files = _find_decoder_files(_list_config_and_paper_folders()[0])
     words = name.partition(" ")[0].split("_")
     candidates = ("_".join(words[:n]) for n in range(len(words), 0, -1))
@@ -141,8 +143,8 @@ def get_decoder_parts(name: str) -> DecoderParts:
 
 
 def strip_display(decoder: Mapping[str, Any], file: str = "") -> dict[str, Any]:
-    """Returns the settings of a ``file``'s decoder, or of the job's, without its ``display``, which
-    is checked.
+    """Returns a decoder's settings without its ``display`` block, which is validated. The decoder
+    is from ``file``, or from the job's settings if that is "".
     """
     settings = dict(decoder)
     if DISPLAY in settings:
@@ -151,7 +153,9 @@ def strip_display(decoder: Mapping[str, Any], file: str = "") -> dict[str, Any]:
 
 
 def load_decoder_settings(folders: Sequence[Path], name: str) -> dict[str, Any]:
-    """Reads ``decoder/NAME.yaml`` of the first config folder that has it, without its display."""
+    """Reads ``decoder/NAME.yaml`` from the first config folder that has it, without its
+    ``display``. Raises UsageError if there is none.
+    """
     paths = find_configs("decoder", folders)
     if name not in paths:
         known_names = sorted(paths)
@@ -165,7 +169,9 @@ def load_decoder_settings(folders: Sequence[Path], name: str) -> dict[str, Any]:
 
 
 def render_decoders_table() -> str:
-    """Renders our decoders in Markdown: the baseline, those on a draft model, others by drafter."""
+    """Renders our decoders as Markdown: the baseline, those with a draft model, the rest by
+    drafter.
+    """
     blocks = {
         name: _read_mapping(path) for name, path in _find_decoder_files((get_conf_dir(),)).items()
     }
@@ -184,7 +190,7 @@ def render_decoders_table() -> str:
 
 @functools.cache
 def _list_config_and_paper_folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Returns the folders of configs and of papers, read at the first call."""
+    """Returns the folders of configs and of papers; cached after the first call."""
     return tuple(list_conf_dirs()), tuple(list_experiments_dirs())
 
 
@@ -206,10 +212,10 @@ def _combine_style(
     confs: tuple[Path, ...],
     papers: tuple[Path, ...],
 ) -> DecoderStyle | None:
-    """Combines the styles of ``DRAFTER_DECODER`` (the decoder's) or ``DECODER_RULE`` (the decoder's
-    with the rule's marker).
+    """Combines the styles of a composed name's parts; None if the parts have no styles.
 
-    A drafter and a rule have the title of the decoder of their name.
+    ``DRAFTER_DECODER`` has the decoder's style, ``DECODER_RULE`` the decoder's with the rule's
+    marker. The title of a drafter or a rule is that of the decoder of the same name.
     """
     words = name.split("_")
     files = _find_decoder_files(confs)
@@ -237,12 +243,14 @@ def _find_decoder_files(confs: tuple[Path, ...]) -> dict[str, Path]:
 
 @functools.cache
 def _read_paper_styles(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
-    """Reads the styles of decoders in the papers' YAMLs; the first folder's win."""
+    """Reads the styles of decoders in the papers' YAMLs; where two folders define the same decoder,
+    the first folder takes precedence.
+    """
     decoders: dict[str, DecoderStyle] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         try:
             content = _read_mapping(path)
-        except UsageError:  # raised when the paper is read
+        except UsageError:  # reading the paper itself reports the error
             continue
         prefix = f"{path}: {DECODERS}"
         display_by_name = content.get(DECODERS, {})
@@ -260,13 +268,13 @@ def _read_paper_styles(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
 
 @functools.cache
 def _read_mapping(path: Path) -> Mapping[str, Any]:
-    """Reads a YAML's mapping; empty if it has none."""
+    """Reads a YAML file's mapping; returns an empty mapping if its content is something else."""
     content = read_yaml(path)
     return content if isinstance(content, Mapping) else {}
 
 
 def _get_part_name(block: Mapping[str, Any], name: str) -> str:
-    """Returns the name of a decoder's drafter, tree or verifier: a text, or under its key."""
+    """Returns the name of a decoder's drafter, tree or verifier; "" if the YAML has none."""
     part = block.get(name)
     kind = part.get(_KINDS[name]) if isinstance(part, Mapping) else part
     return str(kind or "")

@@ -1,6 +1,6 @@
-"""Names of decoders, tasks and marks in print.
+"""Printed names of decoders, tasks and marks.
 
-Columns' titles are in ``columns``; decoders' styles in their YAML (``decoders``).
+Titles of columns are in ``columns``; styles of decoders in their YAML files (see ``decoders``).
 """
 
 import zlib
@@ -46,7 +46,7 @@ MEANINGS = {
 
 
 def get_decoder_style(name: str) -> DecoderStyle:
-    """Returns a decoder's style; without a YAML its own name, and a look that depends on it."""
+    """Returns a decoder's style; without a YAML, its name with a look derived from the name."""
     if style := find_decoder(name):
         return style
     looks = sorted(product(COLOURS.keys() - {"black"}, MARKERS))
@@ -55,10 +55,11 @@ def get_decoder_style(name: str) -> DecoderStyle:
 
 
 def make_distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
-    """Returns styles of decoders in one figure: no two have the same colour and marker.
+    """Assigns styles to the decoders of a figure such that no two share both colour and marker.
 
-    Decoders with a style in a YAML come first, short names before long ones. If a look is taken,
-    the marker is hollow, or else another one of its colour, or the colour is another.
+    Decoders with a style in a YAML come first, short names before long ones. If a decoder's own
+    look is taken, it gets the first free one of: its hollow marker, another marker of its colour,
+    another colour.
     """
     style_by_name: dict[str, DecoderStyle] = {}
     for name in sorted(decoders, key=lambda name: (find_decoder(name) is None, len(name), name)):
@@ -78,18 +79,18 @@ def make_distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
 
 
 def get_task_title(name: str) -> str:
-    """Returns a task's name in print; an unlisted one keeps its name."""
+    """Returns a task's printed name; a task without an entry keeps its name."""
     return TASKS.get(name, name)
 
 
 def format_decoder_and_tree(row: Mapping[str, Any]) -> str:
-    """Returns decoder and tree of a row; a baseline has no tree."""
+    """Formats a row's decoder and tree, with its suffix; a baseline has no tree."""
     return f"{row['decoder']} {row['spec']}".removesuffix(" -") + format_row_suffix(row)
 
 
 def format_row_suffix(row: Mapping[str, Any], with_stalls: bool = True) -> str:
-    """Returns a suffix for a row's name: its paths were rows, it stalled (unless left out), or it
-    lacks prompts.
+    """Formats what a reader must know about a row: its paths were decoded as rows, it stalled
+    (unless ``with_stalls`` is off), or it lacks prompts. "" if nothing.
     """
     paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
     doubts = _list_doubts(row) if with_stalls else [explain_missing_data(str(row.get("reason")))]
@@ -104,8 +105,8 @@ def _list_doubts(row: Mapping[str, Any]) -> list[str]:
 
 
 def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Summarises why rows' times decide nothing or prompts are missing: a line per kind, with the
-    number of rows and the first one's reason.
+    """Summarises why timings of rows are doubtful or prompts missing: a line per kind of doubt,
+    with the number of rows and the first row's reason.
     """
     kinds = group_by_key(
         (doubt.partition(":")[0], f"{row['decoder']} {row['spec']}: {doubt}")
@@ -121,18 +122,18 @@ def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def format_title_and_name(name: str) -> str:
-    """Returns a decoder's name in print, and its name in results if that is another word."""
+    """Formats a decoder's title, followed by its name in results if the two differ."""
     title = get_decoder_style(name).title
     is_same_word = [*filter(str.isalnum, title.lower())] == [*filter(str.isalnum, name.lower())]
     return title if is_same_word else title + " (" + name + ")"
 
 
 def combine_names(decoder: str, drafter: object = None, verifier: object = None) -> str:
-    """Composes the name of a decoder whose drafter or verifier a cell replaces by name."""
+    """Composes the name of a decoder with the drafter and verifier that a cell replaces by name."""
     parts = [drafter, decoder, verifier]
     return "_".join(part for part in parts if isinstance(part, str))
 
 
 def get_decoder_or_task_title(name: str) -> str:
-    """Returns a decoder's or task's name in print; any other name as it is."""
+    """Returns the printed name of a task or decoder; any other name as it is."""
     return TASKS.get(name) or get_decoder_style(name).title

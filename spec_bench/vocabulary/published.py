@@ -1,7 +1,7 @@
 """The papers' printed numbers: ``experiments/PAPER/reference.csv``, one line per number, as text.
 
-All papers have one schema. A number stays the printed text, so that it is shown as in the paper; an
-empty ``value`` is a number that the paper prints and the available copy has lost.
+All papers share one schema. A number stays text, so that it is shown as printed; an empty ``value``
+is a number that the paper prints but the available copy has lost.
 """
 
 import re
@@ -25,7 +25,7 @@ HEADER = (
 COLUMNS = tuple(HEADER.split(","))
 """The file's columns; ``experiments/README.md`` says what each holds."""
 KEYS = COLUMNS[: COLUMNS.index("metric")]
-"""The columns that identify a number's cell; all of them are text."""
+"""The columns that identify the cell of a number; all of them are text."""
 
 _NUMBER = r"\d*\.?\d+"
 _OR_EMPTY = (rf"({_NUMBER})?", "a number or empty")
@@ -47,7 +47,7 @@ _ALLOWED_VALUES = {
     "value,metric": (r"(?![0.].*,(block_efficiency|perplexity)$).+", ">= 1 for this metric"),
     "twin_table,twin_value": (rf"\d+,{_NUMBER}|,", "a table with its twin_value, or both empty"),
 }
-"""Allowed values of columns, joined by commas: a pattern, and the same in words."""
+"""Allowed values by column, or by columns joined with commas: a pattern, and the same in words."""
 Row = dict[str, str]
 
 
@@ -59,8 +59,8 @@ def read_published_numbers(
 ) -> tuple[Row, ...]:
     """Reads a paper's printed numbers, in printed order. They are cached: do not change them.
 
-    Raises UsageError for a missing column, a wrong value, a number with two lines, or one of a
-    table or metric that is not given. The message names file, line, value and choices.
+    Raises UsageError for a missing column, a wrong value, a number with two lines, or a number of a
+    table or metric other than those given. The message names file, line, value and choices.
     """
     choices_by_column = {
         "task": sorted(find_configs("task")),
@@ -87,7 +87,7 @@ def read_published_numbers(
 
 
 def read_all_published_numbers() -> dict[str, tuple[Row, ...]]:
-    """Reads the printed numbers of all papers, by the paper's name."""
+    """Reads the printed numbers of all papers, by name of paper."""
     return {
         file.parent.name: read_published_numbers(file)
         for folder in list_experiments_dirs()
@@ -115,7 +115,7 @@ def _check_published_row(row: Row, choices_by_column: Mapping[str, Sequence[str]
 
 
 def pivot_numbers(numbers: Iterable[Row]) -> list[Row]:
-    """Builds one row per cell: its keys, and a column per metric with its number."""
+    """Builds one row per cell: its keys, and one column per metric."""
     cells: dict[tuple[str, ...], Row] = {}
     for number in numbers:
         key = tuple(number[name] for name in KEYS)
@@ -131,7 +131,7 @@ def iter_published_numbers(
     temperature: float,
     metric: str,
 ) -> Iterator[Row]:
-    """Yields what is printed of a metric of a pair's trees at a task and temperature.
+    """Yields the printed numbers of a metric for a pair's trees at a task and temperature.
 
     ``pairs`` are the spellings of the pair, as (target, draft).
     """
@@ -156,10 +156,10 @@ def find_tree_of_published_speedup(
 
 
 def list_pair_spellings(printed_names: Any) -> list[tuple[str, str]]:
-    """Returns (target, draft) in each way in which papers print a pair; "" for no draft.
+    """Lists the spellings of a pair in papers, as (target, draft); draft is "" if there is none.
 
-    ``printed_names`` is from the pair's config: a mapping whose names may be lists, a list of such
-    mappings, or None.
+    ``printed_names`` is the pair's config entry: a mapping with one or several names for each
+    model, a list of such mappings, or None.
     """
     papers = (
         []
@@ -177,11 +177,11 @@ def list_pair_spellings(printed_names: Any) -> list[tuple[str, str]]:
 
 
 def find_pair_spellings(pair: str) -> list[tuple[str, str]]:
-    """Returns (target, draft) as papers print a pair, by its name; none if it has no config."""
+    """Finds the spellings of a pair in papers, as (target, draft); empty if it has no config."""
     path = find_configs("pair").get(pair)
     return list_pair_spellings(read_composed_config(path).get("paper")) if path else []
 
 
 def wrap_in_list(names: Any) -> list[str]:
-    """Returns one or several names as a list, which is empty for None."""
+    """Wraps one name in a list, copies several names to a list; an empty list for None."""
     return [] if names is None else [*names] if isinstance(names, list | tuple) else [str(names)]

@@ -1,7 +1,7 @@
 """The papers' shorthand for a draft tree: ``-``, ``3``, ``2-2-1``, ``4x3``, ``4x2@0.9``, a name.
 
-Parses the syntax alone: tree policies define the numbers' meaning. Knows neither policies nor
-decoders and imports no torch, so that a report can read a ``spec`` column.
+Parses only the syntax: tree policies define the meaning of the numbers. Imports no policies,
+decoders or torch, so that a report can read a ``spec`` column.
 """
 
 import re
@@ -32,14 +32,15 @@ class Spec:
 
     @property
     def widths(self) -> tuple[int, ...] | None:
-        """Children per level; a number is one level. None for ``4x3``, ``4x2@0.9`` and names."""
+        """Children per level; a number is one level. None for products, thresholds and names."""
         return self.numbers if self.form in ("root", "number", "levels") else None
 
     @property
     def depth(self) -> int:
         """L: levels of the tree; a bare number is a chain of that length.
 
-        Policies whose number counts children or beams use ``widths``. Raises UsageError: a name.
+        Policies for which a bare number counts children or beams use ``widths``. Raises UsageError
+        for a name.
         """
         self._refuse_name("depth")
         if self.form == "levels":
@@ -50,7 +51,7 @@ class Spec:
     def width(self) -> int:
         """K or W: paths, beams, or the most children of one node; 0 for the root alone.
 
-        A bare number is taken as it is. Raises UsageError: a name.
+        A bare number is returned as it is. Raises UsageError for a name.
         """
         self._refuse_name("width")
         if self.form == "levels":
@@ -59,7 +60,7 @@ class Spec:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the tree without the root. Raises UsageError: a name."""
+        """Nodes of the tree without the root. Raises UsageError for a name."""
         self._refuse_name("nodes")
         if self.form in ("product", "threshold"):
             return self.width * self.depth
@@ -73,7 +74,7 @@ class Spec:
 
 
 def parse_tree_spec(text: str | int) -> Spec:
-    """Parses a shorthand; a text of no other form is a name. Raises UsageError: it is empty."""
+    """Parses a shorthand; text in no other form is a name. Raises UsageError if it is empty."""
     text = str(text).strip()
     if not text:
         raise UsageError("a tree's shorthand is empty; 3, 2-2-1, 4x3 and 4x2@0.9 are trees")
