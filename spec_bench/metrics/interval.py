@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, log
+from math import ceil, isclose, log
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class Interval(FormerMembers):
 
     def __format__(self, form: str) -> str:
         """``value [low, high]``, each in that form; a point stands alone."""
-        point = self.low == self.high
+        point = self.ends is not None and isclose(*self.ends)
         return format_interval(self.value, None if point else self.low, self.high, form)
 
     def clip(self, lowest: float | None, highest: float | None) -> Interval:

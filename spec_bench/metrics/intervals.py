@@ -446,10 +446,11 @@ def _build_interval(
         return Interval(value) if isfinite(value) else None
     variance = error**2 + seed_variance
     freedom = float(prompts - 1)
-    if variance == 0:  # exact where it is one measurement over itself
-        return (
-            Interval(0.0, 0.0, 0.0, degrees_of_freedom=freedom) if value == 0 else Interval(value)
-        )
+    if sqrt(variance) <= 1e-9 * max(
+        1.0, abs(value)
+    ):  # exact where it is one measurement over itself
+        is_itself = abs(value) <= 1e-9
+        return Interval(0.0, 0.0, 0.0, degrees_of_freedom=freedom) if is_itself else Interval(value)
     if seed_variance > 0:
         small = seed_variance**2 / (repeats - 1)
         freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))

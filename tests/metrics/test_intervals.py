@@ -301,6 +301,16 @@ def test_a_rate_reaches_as_far_as_tokens_per_call_where_few_prompts_differ_in_th
         assert widen_to_tau_width(stalled, tau, name).high == pytest.approx(1.2 * share)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_repeated_and_is_set_against_itself_has_no_interval(seed):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(5, 20, (3, 8)).astype(float)
+    seconds = tokens / rng.uniform(10, 50, (3, 8))
+    found = rate_ratio_interval(tokens, seconds, tokens, seconds)
+    assert found.low == found.high and f"{found:.2f}" == "1.00"
+    assert f"{Interval(1.0, 1 - 1e-12, 1 + 1e-12):.2f}" == "1.00"
+
+
 def test_every_rate_of_tokens_reaches_as_far_but_the_median_which_one_prompt_does_not_move():
     rates = {
         column.name

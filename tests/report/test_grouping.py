@@ -32,7 +32,11 @@ from spec_bench.report.papers.paper import (
     load_paper,
 )
 from spec_bench.report.summary import format_groups_markdown as plain
-from spec_bench.report.tables.build import build_table, build_tables_by_setting
+from spec_bench.report.tables.build import (
+    _describe_machines_and_settings,
+    build_table,
+    build_tables_by_setting,
+)
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.render import (
     format_table_latex,
@@ -391,6 +395,30 @@ def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(tmp_path
     assert text.startswith("### other_paper/1: OPT-13B with OPT-125M on XSum\n")
     assert "| RSD-S | 4x3 | **2.50** | **2.40** [2.30, 2.50] | -0.10 |" in text
     assert "| SD | 3 | 2.10 | 2.00 [1.90, 2.10] | -0.10 |" in text
+
+
+def test_a_table_in_blocks_has_each_blocks_lines_together(tmp_path, monkeypatch):
+    text = PAPER.replace("{decoder:", "{length: axis_value, decoder:").replace(
+        "task]", "axis_value]"
+    )
+    own = package(tmp_path, "blocks", monkeypatch, text)
+    numbers = pd.read_csv(own / FILE, dtype=str, keep_default_na=False)[1:]
+    both = [numbers.assign(axis="draft_length", axis_value=value) for value in ("2", "3")]
+    pd.concat(both).sort_values("decoder").to_csv(own / FILE, index=False)  # decoder by decoder
+    text = format_table_markdown(table("blocks/1", tmp_path))
+    lines = [line.strip("| ").split(" | ")[:2] for line in text.splitlines()[4:8]]
+    assert lines == [["2", "RSD-S"], ["SD", "3"], ["3", "RSD-S"], ["SD", "3"]]
+
+
+def test_sampling_that_differs_by_task_is_told_with_the_tasks(tmp_path):
+    rows = [
+        row("sd", "2", pair="llama2_7b", task=task, block_efficiency=2.0, temperature=warm)
+        for task, warm in (("xsum", 0.3), ("dolly", 1.0))
+    ]
+    told = _describe_machines_and_settings(rows)
+    assert told.startswith("machine not stated, temperature 0.3 (XSum), 1 (Dolly), batch size 1")
+    told = _describe_machines_and_settings([*rows, {**rows[0], "temperature": 1.0}])
+    assert "temperature 0.3, 1, batch size" in told
 
 
 WRONG = {

@@ -15,14 +15,13 @@ import pandas as pd
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     format_decoder,
-    get_number_and_ends,
+    get_interval,
     read_results_file,
     refuse_or_separate_models,
     select_undoubted_rows,
 )
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.numbers import format_interval
 
 _PANEL = "cell.panel"
 _TITLE = "cell.title"
@@ -107,10 +106,10 @@ def draw_and_format_throughput(file: Path, mixed_models: bool = False) -> str:
             sentences = []
             for _, title, line in (item for item in lines if item[0] == group):
                 for row in line.to_dict("records"):
-                    gain = get_number_and_ends(row, "speedup")
+                    gain = get_interval(row, "speedup")
                     rates = [f"{row[item]:.1f}" for item in (PER_USER, IN_ALL)]
                     times = ["" if pd.isna(row[item]) else f"{row[item]:.3f}" for item in _TIMES]
-                    speed = "" if gain[0] is None else format_interval(gain[0], *gain[1:], ".2f")
+                    speed = f"{gain:.2f}" if gain else ""
                     table.add_row(title, f"{row['batch_size']:g}", *rates, speed, *times)
                 valid_rows = select_undoubted_rows(line, "speedup")[
                     ["batch_size", *_SPEEDUP]

@@ -327,6 +327,12 @@ def _describe_machines_and_settings(rows: Sequence[Row]) -> str:
         if values == _ALL_KEPT.get(name):
             continue
         texts = [str(value).removesuffix(".0") for value in values]
+        by_task = group_by_key((row["task"], row[name]) for row in rows if row.get(name) in values)
+        is_told_by_task = all(len({*of_task}) == 1 for of_task in by_task.values())
+        if name in SAMPLING and len(values) > 1 and is_told_by_task:
+            tasks = group_by_key((of_task[0], task) for task, of_task in by_task.items())
+            titles = [", ".join(map(names.get_task_title, tasks[value])) for value in values]
+            texts = [f"{text} ({title})" for text, title in zip(texts, titles, strict=True)]
         told.append(f"{columns.get_column(name).title} {_format_names(texts) or 'not stated'}")
     return ", ".join(told)
 

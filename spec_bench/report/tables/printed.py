@@ -216,7 +216,11 @@ def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) ->
             places = [i for i, line in enumerate(lines) if line["decoder"] == entry.after]
             index = places[-1] + 1 if places else len(lines)
             lines.insert(index, _make_line_beyond_paper(table, lines[0], entry))
-    return [line for lines in groups.values() for line in lines]
+    all_lines = [line for lines in groups.values() for line in lines]
+    if "axis_value" not in table.block:  # lines compete as they stand
+        return all_lines
+    blocks = group_by_key((tuple(line.get(key) for key in table.block), line) for line in all_lines)
+    return [line for lines in blocks.values() for line in lines]
 
 
 def _make_line_beyond_paper(table: Table, first_line: Line, entry: TableLines) -> Line:
