@@ -28,6 +28,8 @@ from spec_bench.system.errors import UsageError
 log = logging.getLogger(__name__)
 DIGEST_COLUMNS = ("target_digest", "draft_digest")
 """Columns of what tells a row's models from all others, see ``compute_digest_columns``."""
+CODE_PARTS = ("rule", "tree policy", "drafter", "heads class")
+"""Parts of a decoder whose code counts, beside its models, where it is another package's."""
 _DIGEST_DIGITS = 16  # of a model's digest in a row
 _FAULTS = (ValueError, KeyError, TypeError, OSError, RecursionError)
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
@@ -171,15 +173,21 @@ def read_models_json(folder: Path) -> dict[str, Any]:
 
 def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Returns the columns ``DIGEST_COLUMNS`` for the digests of a cell's models
-    (``Pair.read_model_digests``); the target's column covers its tokenizer.
+    (``JobSettings.read_model_digests``); the target's column covers its tokenizer. Another
+    package's code adds a column ``code_digest``.
     """
     if not models:
         return {}
     target_parts = ("target", "tokenizer")
     target = [dict(models[part]) for part in target_parts if part in models]
-    drafts = (dict(digests) for part, digests in models.items() if part not in target_parts)
+    code = {part: dict(models[part]) for part in CODE_PARTS if part in models}
+    drafts = (dict(models[part]) for part in models if part not in (*target_parts, *CODE_PARTS))
     draft_digests = tuple(files.hash_json(digests, _DIGEST_DIGITS) for digests in drafts)
-    return {"target_digest": files.hash_json(target, _DIGEST_DIGITS), "draft_digest": draft_digests}
+    return {
+        "target_digest": files.hash_json(target, _DIGEST_DIGITS),
+        "draft_digest": draft_digests,
+        **({"code_digest": files.hash_json(code, _DIGEST_DIGITS)} if code else {}),
+    }
 
 
 def require_row_of_these_models(folder: Path, row: Mapping[str, Any]) -> None:

@@ -254,6 +254,7 @@ class CellFacts:
     target_digest: str = ""
     draft_digest: tuple[str, ...] = ()
     token_ids_digest: str = ""
+    code_digest: str = ""
     tree_revision: str = ""
     device: str = ""
     dtype: str = ""

@@ -45,7 +45,7 @@ MARGIN = 0.03
 RATE_MARGIN = 0.2  # share by which plain decoding's rate differs from day to day on one machine
 _ALWAYS = ("pair", "task", "decoder", "spec")
 _SETTINGS = ("identity", "setting")
-_DIGESTS = ("target_digest", "draft_digest", "token_ids_digest")
+_DIGESTS = ("target_digest", "draft_digest", "code_digest", "token_ids_digest")
 _NEVER = (*_DIGESTS, "run_id", "seed", "prompts_digest", "engine", SEEDS)
 _NOT_STATED = "not stated"
 _OF_TEXTS = ("likelihood", "score")
@@ -152,6 +152,7 @@ class ResultsComparison:
             has_speeds
             and not self.one_sided_cells
             and all(change.verdict == "identical" for change in judged_changes)
+            and all(change.before == change.after for change in self.changes)
         )
 
     @property

@@ -21,16 +21,19 @@ Another package writes in its ``pyproject.toml``:
 import ast
 import functools
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from spec_bench.settings.fields import format_value, get_first_line
+from spec_bench.system.code_digests import read_code_digests
 from spec_bench.system.errors import UsageError
 
 Entry = TypeVar("Entry")
@@ -65,6 +68,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         def register(definition: Thing) -> Thing:
             entry: Any = self._declare(name, definition, **facts) if self._declare else definition
             self.add(name, entry, _get_qualified_name(definition))
+            if inspect.isclass(definition) or inspect.isfunction(definition):
+                with suppress(OSError):  # who uses it reads it again
+                    read_code_digests(definition)
             return definition
 
         return register

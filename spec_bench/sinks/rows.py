@@ -53,11 +53,13 @@ STATE_COLUMNS = (
 _NOT_VARIED = (
     *STATE_COLUMNS,
     *DIGEST_COLUMNS,
+    "code_digest",
     "token_ids_digest",
     "run_id",
     "machine",
     "attention",
 )
+_RARE_COLUMNS = ("code_digest",)  # only in files with a row that has one
 _PAST_MODELS_MARK = "-of-"  # between a run id and the digest of its past models
 
 
@@ -65,7 +67,9 @@ def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
     """Converts a cell's facts to texts and numbers by column; "" for None."""
     values = {**vars(facts), **facts.sampling.get_columns()}
     return {
-        name: _flatten_and_redact(value) for name, value in values.items() if name != "sampling"
+        name: _flatten_and_redact(value)
+        for name, value in values.items()
+        if name != "sampling" and (value or name not in _RARE_COLUMNS)
     }
 
 
@@ -146,6 +150,7 @@ def result_from_json(content: Row) -> CellResult:
 def build_past_models_id(row: Row) -> str:
     """Builds the id of a row whose models' files have changed since; "" if it has no digests."""
     digests = [_flatten_and_redact(row.get(name)) for name in DIGEST_COLUMNS]
+    digests += [row["code_digest"]] if row.get("code_digest") else []
     return f"{row['run_id']}{_PAST_MODELS_MARK}{files.hash_json(digests, 8)}" if digests[0] else ""
 
 
@@ -164,6 +169,9 @@ def write_results_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
     names = columns.order_column_names(
         [*columns.define_all_column_names(), *(name for row in rows for name in row)]
     )
+    for name in _RARE_COLUMNS:
+        if not any(row.get(name) for row in rows):
+            names.remove(name)
     full_rows = [{name: row.get(name, "") for name in names} for row in rows]
     files.write_csv(path, full_rows, names)
     return full_rows
@@ -265,7 +273,8 @@ def find_superseded_ids(
     later job of the same place in its sweep made it: then a file that no column tells of has
     changed, as a chat template. A failed row replaces none. ``end_times`` maps run ids to the Unix
     seconds when a cell's last job ended; a row that it lacks is older. ``job_end_times`` maps them
-    to the same by the jobs' places.
+    to the same by the jobs' places. Of a decoder with another package's code only rows of its
+    latest code stay, on any number of prompts.
     """
     labels_and_settings = columns.list_column_names_of_kind("identity", "setting")
     names = [name for name in labels_and_settings if name not in _NOT_VARIED]
@@ -288,6 +297,10 @@ def find_superseded_ids(
             for key in ((labels, f"{prompts} prompts"), (labels, "")):
                 for mark, mark_end_s in ((state, end_s), *place_ends.items()):
                     latest[key][mark] = max(mark_end_s, latest[key].get(mark, mark_end_s))
+    codes: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    for row, labels, _, _, end_s, _ in row_keys:
+        if (code := _get_csv_text(row, "code_digest")) and row.get("status") != "failed":
+            codes[labels][code] = max(end_s, codes[labels].get(code, end_s))
     past_ids = set()
     for row, labels, prompts, state, end_s, place_ends in row_keys:
         latest_ends = latest.get((labels, prompts and f"{prompts} prompts"), {})
@@ -296,6 +309,9 @@ def find_superseded_ids(
             for mark, latest_end_s in latest_ends.items()
             if mark != state
         ):
+            past_ids.add(str(row["run_id"]))
+        row_code = _get_csv_text(row, "code_digest")
+        if any(other > end_s for code, other in codes[labels].items() if code != row_code):
             past_ids.add(str(row["run_id"]))
     return past_ids
 

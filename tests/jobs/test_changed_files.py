@@ -1,12 +1,18 @@
 """A file that a setting names is edited: the same command decodes anew and sets old rows aside."""
 
+import importlib
 import json
 import shutil
+import sys
+from functools import partial
 
 import pytest
 
+from spec_bench.report.comparison import compare_results
 from spec_bench.sinks.rows import find_superseded_ids
 from spec_bench.system import files
+from spec_bench.verify.base import rule
+from tests.commands import verify
 from tests.jobs.tiny import TEXTS
 from tests.question_files import written
 
@@ -86,3 +92,78 @@ def test_jobs_of_one_sweep_that_no_column_tells_apart_keep_their_rows():
     assert find_superseded_ids(rows, ended, {"old": {0: 1.0}, "new": {0: 2.0}}) == {"old"}
     one_job = {"old": {0: 1.0}, "new": {0: 1.0, 1: 2.0}}
     assert find_superseded_ids(rows, ended, one_job) == set()
+
+
+RULE = """
+from spec_bench.verify.base import rule
+from spec_bench.verify.walk import Verdict
+from mended_rules.share import SHARE
+
+
+@rule("mended", siblings=("iid",), mark="approximate")
+def accept_a_share(p, q, tokens, valid):
+    return Verdict(SHARE * valid.to(p.dtype), p)
+"""
+
+
+def import_rules(folder, share, monkeypatch):
+    """Writes a package of another author and imports it, as a new process would."""
+    package = folder / "mended_rules"
+    for name, text in {"__init__": "", "share": f"SHARE = {share}\n", "rules": RULE}.items():
+        package.mkdir(exist_ok=True)
+        (package / f"{name}.py").write_text(text)
+    for name in [name for name in sys.modules if name.startswith("mended_rules")]:
+        monkeypatch.delitem(sys.modules, name)
+    importlib.import_module("mended_rules.rules")
+
+
+@pytest.fixture
+def ours(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield partial(import_rules, tmp_path, monkeypatch=monkeypatch)
+    rule.forget("mended")
+
+
+CELLS = "cells=[sd:2,{decoder: sd, name: mine, spec: 2, verifier: mended}]"
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_another_packages_code_is_the_cells_as_the_bytes_of_its_models(
+    more, ours, run_job, tmp_path, caplog, calls
+):
+    words = (CELLS, "warmup=0", "generation.max_new_tokens=8")
+    folder = tmp_path / "results" / "default"
+
+    def run(share, prompts=1):
+        ours(share)
+        calls.clear()
+        run_job(*words, f"prompts={prompts}")
+        return {row["decoder"]: row for row in files.read_csv(folder / files.RESULTS)}
+
+    first = run(1.0)
+    assert float(first["mine"]["block_efficiency"]) > 2 and first["sd"]["code_digest"] == ""
+    second = run(0.0, more)
+    assert float(second["mine"]["block_efficiency"]) == 1, "no answer of the old code is left"
+    assert first["mine"]["code_digest"] != second["mine"]["code_digest"] != ""
+    assert verify([str(tmp_path / "results")]) == 0
+    (old,) = files.read_csv(folder / files.ARCHIVE)
+    assert old["block_efficiency"] == first["mine"]["block_efficiency"]
+    if more > 1:
+        return
+    assert {name for name, _ in calls} == {"ar", "mine"}
+    assert "of other code: mended_rules/share.py of its rule was" in caplog.text
+    assert first["mine"]["run_id"] == second["mine"]["run_id"]
+    shutil.copytree(tmp_path / "results", tmp_path / "after")
+    assert run(1.0)["mine"]["block_efficiency"] == first["mine"]["block_efficiency"]
+    assert not calls, "the old code's cell came back"
+    compared = compare_results(folder, tmp_path / "after" / "default")
+    assert "another code digest" in compared.sentence
+
+
+def test_decoders_of_our_own_parts_have_no_code_digest(run_job, tmp_path):
+    (made, _) = run_job("cells=[sd:2]", "prompts=1", "warmup=0")
+    cell = files.get_run_folder(tmp_path / "results", made.run_id)
+    assert "code_digest" not in (cell / files.CELL).read_text() + (cell / files.MODELS).read_text()
+    table = (tmp_path / "results" / "default" / files.RESULTS).read_text()
+    assert "code_digest" not in table

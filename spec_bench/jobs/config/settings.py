@@ -33,9 +33,11 @@ from spec_bench.jobs.config.served_cells import (
 from spec_bench.jobs.config.simulation import simulate_cells
 from spec_bench.metrics import digest_user_code, needs_references, refuse_shared_columns
 from spec_bench.metrics.interval import FEWEST
+from spec_bench.records.cell_folder import CODE_PARTS
 from spec_bench.records.sampling import MAX_NEW_TOKENS, SamplingSettings, merge_sampling
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
+from spec_bench.system.code_digests import read_code_digests
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import hash_json
 from spec_bench.system.groups import group_by_key
@@ -170,8 +172,24 @@ class JobSettings:
         return drop_default_settings(settings, _LATER)
 
     def read_model_digests(self, cell: Cell) -> dict[str, Digests]:
-        """Reads digests of a cell's models, see ``Pair.read_model_digests``."""
-        return self.pair.read_model_digests(cell.config.drafts, cell.config.heads)
+        """Reads digests of a cell's models, see ``Pair.read_model_digests``, and of the code of its
+        parts that other packages registered.
+        """
+        config = cell.config
+        rule = type(config.verifier)
+        definitions = (
+            getattr(rule, "function", rule),
+            type(config.tree),
+            type(config.drafter),
+            config.drafter.heads,
+        )
+        code = {
+            part: read_code_digests(definition)
+            for part, definition in zip(CODE_PARTS, definitions, strict=True)
+            if definition is not None
+        }
+        models = self.pair.read_model_digests(config.drafts, config.heads)
+        return models | {part: digests for part, digests in code.items() if digests}
 
     def compute_run_id(self, cell: Cell) -> str:
         """Hashes a cell's settings to its id: output folder, sinks and names are no part of it."""

@@ -103,8 +103,9 @@ class CellStore:
                 _move_cell(ours, self.folder)
                 then = "again what these models left here before"
             log.warning(
-                "%s is another model's: %s; the old one is now %s, and the cell is %s",
+                "%s is %s: %s; the old one is now %s, and the cell is %s",
                 self.folder,
+                _name_owner(old_models, models),
                 _describe_first_model_difference(old_models, models),
                 past.name,
                 then,
@@ -321,6 +322,14 @@ def _has_answers(folder: Path) -> bool:
     """Returns whether a cell has answers."""
     path = folder / files.GENERATIONS
     return path.is_file() and path.stat().st_size > 0
+
+
+def _name_owner(old_models: ModelDigests, new_models: ModelDigests) -> str:
+    """Names what a cell's folder is of where its models are others, or only its parts' code is."""
+    code = cell_folder.CODE_PARTS
+    parts = {*old_models, *new_models}.difference(code)
+    is_code = all(old_models.get(part) == new_models.get(part) for part in parts)
+    return "of other code" if is_code else "another model's"
 
 
 def _describe_first_model_difference(old_models: ModelDigests, new_models: ModelDigests) -> str:

@@ -1,0 +1,67 @@
+"""What identifies the code of another package's rule, policy or drafter: its Python files.
+
+Digests are of the files as they were when a definition was registered, which is when its module was
+loaded: a process decodes by that code, whatever its files become.
+"""
+
+import hashlib
+import inspect
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from spec_bench.system.file_digests import hash_file_with_cache
+
+_OURS = __name__.partition(".")[0]
+_digests: dict[Any, dict[str, str]] = {}  # by what is defined
+
+
+def read_code_digests(definition: Any) -> dict[str, str]:
+    """Returns the SHA-256 of every Python file of the top-level package that a class or function is
+    from, or of its single module, by path; of what was typed in, that of its text. Empty for this
+    package's own. Raises OSError: a file cannot be read.
+    """
+    if definition not in _digests:
+        _digests[definition] = _read_digests_now(definition)
+    return _digests[definition]
+
+
+def _read_digests_now(definition: Any) -> dict[str, str]:
+    module_name = definition.__module__
+    if module_name == "__main__":
+        spec = getattr(sys.modules[module_name], "__spec__", None)
+        module_name = spec.name if spec is not None and "." in spec.name else module_name
+    package_name = module_name.partition(".")[0]
+    if package_name == _OURS:
+        return {}
+    package = sys.modules.get(package_name)
+    folders = [*getattr(package, "__path__", ())]
+    module_file = Path(getattr(package, "__file__", None) or "")
+    paths = {module_file.name: module_file} if module_file.suffix == ".py" and not folders else {}
+    for folder in folders:
+        for path in sorted(Path(folder).rglob("*.py")):
+            name = path.relative_to(folder)
+            if not any(part.startswith((".", "__pycache__")) for part in name.parts):
+                paths[f"{package_name}/{name.as_posix()}"] = path
+    if digests := {
+        name: hash_file_with_cache(path) for name, path in paths.items() if path.is_file()
+    }:
+        return digests
+    text = _get_source_or_bytecode(definition)
+    return {definition.__qualname__: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _get_source_or_bytecode(definition: Any) -> str:
+    try:
+        return inspect.getsource(definition)
+    except (OSError, TypeError):  # typed in, and kept nowhere
+        functions = [definition, *vars(definition).values()]
+        codes = [getattr(function, "__code__", None) for function in functions]
+        return repr([_list_code(code) for code in codes if code is not None])
+
+
+def _list_code(code: CodeType) -> list[Any]:
+    """Lists what a function was compiled to, without addresses."""
+    constants = [_list_code(c) if isinstance(c, CodeType) else c for c in code.co_consts]
+    return [code.co_code, code.co_names, constants]
