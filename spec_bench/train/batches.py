@@ -46,8 +46,9 @@ def gather_known_and_next_tokens(
     guesses: int,
     find_starts: Callable[[Dialogue], list[int]] = find_learned_positions,
 ) -> Tensor:
-    """Gathers tokens t + 1..t + 1 + K of every start t, [N, K + 1] int64; the first one is known.
-    Tokens past the end of the answer are IGNORED_LABEL.
+    """Gathers the tokens t + 1, ..., t + 1 + K after each start position t, [N, K + 1] int64. Token
+    t + 1 is known, the other K are to be guessed; those past the end of the answer are
+    IGNORED_LABEL.
     """
     positions = find_starts(dialogue)
     ids = torch.tensor([*dialogue.ids, *[0] * guesses])
@@ -59,14 +60,14 @@ def gather_known_and_next_tokens(
 
 
 def count_answer_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
-    """Counts each token of the answers."""
+    """Counts how often each token occurs in the answers."""
     return Counter(
         token for dialogue in dialogues for token in compress(dialogue.ids, dialogue.loss_mask)
     )
 
 
 class PositionBatch(NamedTuple):
-    """Single positions for one part of a step."""
+    """Single positions of one gradient-accumulation part of a step."""
 
     hidden_states: Tensor  # [N, D] hidden states
     embeddings: Tensor  # [N, K, D] embeddings of the tokens t + 1..t + K
@@ -78,21 +79,22 @@ class DialogueBatches:
     """Makes batches of single positions."""
 
     model: HuggingFaceModel  # the target, which is not trained
-    dialogues: Sequence[Dialogue]  # all of them
+    dialogues: Sequence[Dialogue]  # methods refer to them by index
     guesses: int  # K
     layers: Layers = LAST  # layers whose hidden states are concatenated
     dialogues_per_pass: int = 16  # dialogues in a pass of the target
     kept_gib: float = 0.0  # host memory for the hidden states of all dialogues
-    # by dialogue
+    # keyed by the index of the dialogue
     _cached_states: dict[int, Tensor] = field(default_factory=dict, repr=False)
     _cached_tokens: dict[int, Tensor] = field(default_factory=dict, repr=False)
-    # positions of a dialogue whose hidden states are used, and those whose next tokens are guessed
+    # positions of a dialogue whose hidden states are used
     select_positions = staticmethod(find_learned_positions)
+    # positions of a dialogue after which tokens are guessed
     select_starts = staticmethod(find_learned_positions)
 
     @torch.no_grad()
     def make_batch(self, indices: Sequence[int]) -> PositionBatch:
-        """Makes the batch of these dialogues."""
+        """Makes a batch of the dialogues with these indices."""
         tokens = self.get_known_and_next_tokens(indices).to(self.model.device)
         embeddings = self._embed_tokens(tokens[:, :-1].clamp(min=0))
         return PositionBatch(self.get_hidden_states(indices), embeddings, tokens[:, 1:])
@@ -102,7 +104,7 @@ class DialogueBatches:
         return self.get_known_and_next_tokens(indices)[:, 1:]
 
     def get_hidden_states(self, indices: Sequence[int]) -> Tensor:
-        """Returns the float32 hidden states of these dialogues, [N, D], one after the other."""
+        """Returns the hidden states of the dialogues, concatenated, [N, layers * D] float32."""
         cache = self._cached_states if self.cached_passes else {}
         device = "cpu" if self.cached_passes else self.model.device
         missing_indices = {*indices} - cache.keys()
@@ -124,7 +126,9 @@ class DialogueBatches:
 
     @cached_property
     def cached_passes(self) -> list[list[int]]:
-        """Dialogues of each pass, the same in every run; empty if not all hidden states fit."""
+        """Dialogue indices of each target pass, the same in every run; empty if the hidden states
+        do not all fit into ``kept_gib``.
+        """
         numbers = sum(len(self.select_positions(dialogue)) for dialogue in self.dialogues)
         size = 4 * numbers * self.model.hidden_size * len(self.layers)
         return (
@@ -176,19 +180,19 @@ class DialogueBatches:
 
 
 def shuffle_dialogue_indices(dialogue_count: int, seed: int, epoch: int) -> list[int]:
-    """Shuffles the dialogues of an epoch by seed and epoch."""
+    """Shuffles the dialogue indices; the order depends only on seed and epoch."""
     generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
     order: list[int] = torch.randperm(dialogue_count, generator=generator).tolist()
     return order
 
 
 def count_epoch_steps(dialogue_count: int, batch_size: int) -> int:
-    """Counts the steps of an epoch, without the dialogues after the last full batch."""
+    """Counts the steps of an epoch, at least 1; dialogues after the last full batch are unused."""
     return max(1, dialogue_count // batch_size)
 
 
 def select_step_indices(dialogue_count: int, batch_size: int, seed: int, step: int) -> list[int]:
-    """Selects the dialogues of a step; steps count from 0."""
+    """Selects the indices of a step's dialogues; the first step is 0."""
     epoch, place = divmod(step, count_epoch_steps(dialogue_count, batch_size))
     return shuffle_dialogue_indices(dialogue_count, seed, epoch)[
         place * batch_size : (place + 1) * batch_size
@@ -196,13 +200,13 @@ def select_step_indices(dialogue_count: int, batch_size: int, seed: int, step: i
 
 
 class SequenceBatch(NamedTuple):
-    """Whole sequences for one part of a step."""
+    """Whole sequences of one gradient-accumulation part of a step."""
 
-    # [B, T + K, ...] the target's features [W], which end with, or are followed by, its last hidden
-    # state [D]; zeros past a dialogue's end
+    # [B, T + K, ...] the target's features [W]; the last D values are its last hidden state, which
+    # may be part of the features or come after them; zeros past a dialogue's end
     hidden_states: Tensor
     embeddings: Tensor  # [B, T + K, D] embedding of token t + 1
-    locations: Tensor  # [N, 2] dialogue and position of what is learned
+    locations: Tensor  # [N, 2] dialogue and position of each learned row
     labels: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED_LABEL past an answer's end
 
 
@@ -216,7 +220,7 @@ class SequenceBatches(DialogueBatches):
     def make_batch(self, indices: Sequence[int]) -> SequenceBatch:  # type: ignore[override]
         device = self.model.device
         extra = self.guesses
-        dialogue_indices = indices or [0]  # a part of a step without dialogues learns nothing
+        dialogue_indices = indices or [0]  # an empty part runs dialogue 0 and learns nothing
         dialogues = [self.dialogues[index] for index in dialogue_indices]
         parts = self.get_hidden_states(dialogue_indices).split(
             [len(dialogue.ids) for dialogue in dialogues]

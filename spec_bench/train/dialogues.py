@@ -1,8 +1,8 @@
-"""Prepares dialogues as token ids to learn from, read from files or answered by the target.
+"""Prepares training dialogues as token ids: read from files, or prompts answered by the target.
 
 The alignment is that of decoding. At position t the target's last hidden state x_t is known and so
-is token t + 1, which the target has emitted; guess i (1..K) is token t + 1 + i. The papers call
-these t+1..t+K, counting from the known token.
+is token t + 1, which the target has emitted; guess i (1..K) is token t + 1 + i. The papers call the
+guesses t+1..t+K, counting from the known token.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def split_dialogues(
 
 
 def require_training_data(settings: TrainSettings) -> None:
-    """Reads the data before a large target is loaded; raises ValueError if it is wrong."""
+    """Reads the data before a large target is loaded, so that errors in it are reported at once."""
     if settings.task is not None:
         settings.task.read_examples(1 if settings.config.data.kind == "task" else None)
 
@@ -65,8 +65,9 @@ def get_training_dialogues(
     model: HuggingFaceModel,
     tokenizer: Any,
 ) -> list[Dialogue]:
-    """Reads the dialogues to learn from, at most ``data.max_length`` tokens each. The target's
-    answers are kept below ``results/cache``. Raises UsageError if fewer than 2 have an answer.
+    """Returns the dialogues to learn from, cut to ``data.max_length`` tokens. The target's answers
+    are cached below ``results/cache``. Raises UsageError if fewer than 2 dialogues have an answer
+    of two tokens or more.
     """
     data = settings.config.data
     longest = min(data.max_length, model.max_positions or data.max_length)
@@ -121,7 +122,7 @@ def _make_answered_dialogues(
 
     if data.kind == "sampled":
         # Magpie (arXiv 2406.08464, section 2): the model continues the template's opening of a
-        # user's turn at temperature 1, so any number of prompts comes without a data set.
+        # user's turn at temperature 1, which gives any number of prompts without a data set.
         assert data.limit is not None
         first_words = [data.openings[i % len(data.openings)] for i in range(data.limit)]
         ids = {words: encode_user_opening(tokenizer, words) for words in data.openings}
@@ -160,8 +161,8 @@ def _make_prompts_of_finished_turns(
     ends: Ids,
     tokenizer: Any,
 ) -> list[tuple[int, ...]]:
-    """Makes prompts from sampled user turns and their first words; drops turns that do not end, and
-    repeated ones.
+    """Makes prompts from the first words of user turns and their sampled continuations. Drops
+    unfinished, empty and repeated turns.
     """
     finished_turns = (
         (words, turn[:-1])
@@ -183,8 +184,8 @@ def _make_prompts_of_finished_turns(
 
 
 def read_answered_chats(task: Task, limit: int | None = None) -> list[Messages]:
-    """Reads the conversations of a file up to their last answer, which is the chat's own or a
-    reference. Leaves out those without an answer; raises UsageError if none has one.
+    """Reads a task's conversations, each up to its last answer; answers are the chat's own or
+    references. Leaves out conversations without an answer. Raises UsageError if none has an answer.
     """
     examples = task.read_examples(limit)
     chats = list[Messages]()
@@ -202,10 +203,10 @@ def read_answered_chats(task: Task, limit: int | None = None) -> list[Messages]:
 
 
 def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
-    """Encodes a chat by the tokenizer's template; the assistant's messages are learned.
+    """Encodes a chat by the tokenizer's template; only the assistant's messages are learned.
 
-    The end token that the template gives an answer is learned with it. Raises ValueError for no
-    chat template, a slow tokenizer, or a template that rewrites earlier turns.
+    A message is learned with the end token that the template puts after it. Raises UsageError if
+    there is no chat template, if the tokenizer is slow, or if the template rewrites earlier turns.
     """
     text = ""
     spans = []
@@ -230,13 +231,13 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     for start, stop in spans:
         for place in (place for place, offset in enumerate(starts) if start <= offset < stop):
             is_learned[place] = True
-            if ids[place] in ends:  # what the template writes after it is not learned
+            if ids[place] in ends:  # the template's text after the end token is not learned
                 break
     return Dialogue(ids, tuple(is_learned))
 
 
 def encode_user_opening(tokenizer: Any, words: str) -> tuple[int, ...]:
-    """Encodes a chat up to the end of the first words of a user's turn."""
+    """Encodes a chat that breaks off after the first words of the user's turn."""
     text = render_chat(
         tokenizer, [{"role": "user", "content": words + _MARK}], False, _NO_TEMPLATE_REMEDY
     )
@@ -252,10 +253,11 @@ def answer_prompts(
     progress: bool = False,
     ends: StopCriteria = _NO_STOPS,
 ) -> list[list[int]]:
-    """Answers every prompt, in order; an answer ends with a stop token or text, or at the limit.
+    """Returns the target's answer to each prompt; an answer ends with a stop token or text, or at
+    the limit of tokens.
 
-    Appends a line of JSON per batch to ``file``. Each batch has its own seed, so that a killed run
-    resumes and writes the same as an uninterrupted one.
+    Appends a line of JSON per batch to ``file``. Each batch has its own seed, so that a resumed run
+    writes the same answers as an uninterrupted one.
     """
     answers: list[list[int]] = [[] for _ in prompts]
     answers_by_batch = _read_answers_and_cut_file(file)

@@ -1,4 +1,4 @@
-"""Trains a small draft model with some of the target's tokens.
+"""Trains a small draft model that has only part of the target's vocabulary.
 
 At every position of an answer it learns the target's distribution of the next token, restricted to
 its own vocabulary: distillation on the target's answers (DistillSpec, arXiv 2310.08461), with
@@ -32,13 +32,13 @@ from spec_bench.train.training_heads import GuessLosses, TrainableHead, group_po
 if TYPE_CHECKING:
     from spec_bench.train.settings import HeadSettings
 
-# share of an answer's positions, drawn in every step, with PARD's masks after them
+# share of the answers' positions that get PARD's masks; they are drawn in every step
 MASKED_SHARE = 0.5
 
 
 class MistralDraftModel(nn.Module):
-    """A Mistral (a Llama with a window) over V' tokens and one for all others, made from a shape
-    or loaded from a folder. With several guesses a mask token follows these.
+    """Mistral model (a Llama with a window) over V' target tokens and one token for all others;
+    with several guesses there is also a mask token. Made from a shape or loaded from a folder.
     """
 
     ids: Tensor  # [V'] target ids of its vocabulary
@@ -67,7 +67,7 @@ class MistralDraftModel(nn.Module):
         self.module.config.pard_token = count - 1 if guesses > 1 else None
         self.vocab = vocab
         self.guesses = guesses
-        self.parameter_count = self.module.num_parameters()  # shared ones once
+        self.parameter_count = self.module.num_parameters()  # tied weights count once
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
         self.register_buffer(
             "reads",
@@ -76,16 +76,16 @@ class MistralDraftModel(nn.Module):
         )
 
     def forward(self, tokens: Tensor, locations: Tensor, starts: Tensor) -> Iterator[Tensor]:
-        """Yields the logits [N, V'] after ``locations`` [N, 2] (dialogue and position) of tokens
-        [B, T]; then [S, V'] of each of the K - 1 masks after ``starts`` [S, 2]. Masks do not see
-        those after other starts.
+        """Yields logits [N, V'] at ``locations`` [N, 2] (dialogue and position) of ``tokens`` [B,
+        T], then [S, V'] for each of the K - 1 masks after ``starts`` [S, 2]. A mask sees the text
+        up to its start and that start's earlier masks.
         """
         count = tokens.shape[1]
         masks = self.guesses - 1
         ends = tokens.new_zeros(tokens.shape[1])
         rows, present = group_positions_by_dialogue(starts, len(tokens))  # [B, A]
         mask_index = torch.arange(rows.shape[1] * masks, device=tokens.device)
-        # number of the start of each mask; 0: text
+        # 0 for text, else 1 + the index of the start that the mask follows
         chain = torch.cat([ends, 1 + mask_index // max(masks, 1)])
         mask_depth = torch.cat([ends, 1 + mask_index % max(masks, 1)])
         text = torch.arange(count, device=tokens.device).expand(len(tokens), -1)
@@ -114,11 +114,11 @@ class MistralDraftModel(nn.Module):
 
 
 class TextBatch(NamedTuple):
-    """Whole dialogues for one part of a step."""
+    """Whole dialogues of one gradient-accumulation part of a step."""
 
     tokens: Tensor  # [B, T] whole dialogues, padded on the right
     locations: Tensor  # [N, 2] dialogue and position t before each token of an answer
-    hidden_states: Tensor  # [N, D] the target's last hidden states there
+    hidden_states: Tensor  # [N, D] the target's last hidden states at ``locations``
     labels: Tensor  # [N, K] tokens t + 1..t + K, IGNORED_LABEL past an answer's end
 
 
@@ -136,7 +136,7 @@ class TextBatches(DialogueBatches):
     @torch.no_grad()
     def make_batch(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
         device = self.model.device
-        dialogue_indices = indices or [0]  # a part of a step without dialogues learns nothing
+        dialogue_indices = indices or [0]  # an empty part runs dialogue 0 and learns nothing
         dialogues = [self.dialogues[index] for index in dialogue_indices]
         ids = pad_sequence([torch.tensor(dialogue.ids) for dialogue in dialogues], batch_first=True)
         locations = torch.tensor(
@@ -167,7 +167,7 @@ class TrainableDraftModel(TrainableHead):
         self._own_output_weight: Tensor | None = None
 
     def iter_guess_logits(self, batch: TextBatch) -> Iterator[Tensor]:
-        """Yields logits [N, V], -inf for tokens outside of the draft's vocabulary."""
+        """Yields each guess's logits [N, V]; -inf for tokens outside of the draft's vocabulary."""
         for logits in self.heads(batch.tokens, batch.locations, batch.locations):
             yield scatter_to_vocabulary(logits, self.heads.ids, self.heads.vocab)
 
@@ -184,8 +184,8 @@ class TrainableDraftModel(TrainableHead):
         hidden_states: Tensor,
         labels: Tensor,
     ) -> GuessLosses:
-        """Sums the cross-entropy of a ``TextBatch`` with the target's distribution over V'. Masks
-        follow a sample of the positions; their sums are scaled up to all positions.
+        """Sums each guess's cross-entropy with the target's distribution over V'. The masks run
+        only after a random sample of the positions; their sums are scaled up to all positions.
         """
         with torch.no_grad():
             if self._own_output_weight is None:
@@ -212,7 +212,9 @@ class TrainableDraftModel(TrainableHead):
         return GuessLosses(torch.stack(losses), torch.stack(right))
 
     def round_and_save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Writes a model folder with the ids of its vocabulary; its tokenizer is the target's."""
+        """Rounds the model to ``dtype`` and writes its folder, with the target ids of its
+        vocabulary but without a tokenizer, which is the target's.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.heads.to(dtype).module.save_pretrained(folder)
         write_known_ids(folder, self.heads.ids.tolist())
@@ -228,9 +230,9 @@ def load_or_make_draft_model(
     """Loads the draft model that ``head.init`` names, or makes an untrained one from the target's
     text config. ``output_weight`` is the target's last layer ([V, D] float32).
 
-    A new one has ``head.draft_vocab`` tokens (V'): the most frequent of the answers, and if these
-    are too few the lowest ids, which a byte-pair vocabulary merged first. Raises UsageError if the
-    target has fewer, or if the folder has no list of tokens.
+    A new model has ``head.draft_vocab`` tokens (V'): the most frequent tokens of the answers,
+    filled up with the lowest ids, which a byte-pair vocabulary merged first. Raises UsageError if
+    the target has fewer tokens, or if the folder has no list of token ids.
     """
     from spec_bench.jobs.config.model_files import (
         resolve_or_convert_model,  # late: scripts/gpu lack pydantic
@@ -264,8 +266,8 @@ def load_or_make_draft_model(
 
 
 def select_draft_vocabulary(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
-    """Selects tokens that occur twice or more in answers, the most frequent ones, then the lowest
-    ids, in increasing order.
+    """Selects ``count`` tokens: the most frequent of those that occur at least twice in answers,
+    then the lowest other ids. Returns them in increasing order.
     """
     counts = count_answer_tokens(dialogues)
     frequent = sorted((t for t in counts if counts[t] > 1), key=lambda t: (-counts[t], t))

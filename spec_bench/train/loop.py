@@ -1,7 +1,7 @@
-"""The training loop, the accuracy that it measures, its log, and its checkpoints.
+"""The training loop, with its accuracy measurement, log and checkpoints.
 
-A run resumes exactly. The learning rate and the next dialogues follow from the step and are not
-stored.
+A resumed run gives the same result as an uninterrupted one. The learning rate and the next
+dialogues are computed from the step and are not stored.
 """
 
 import csv
@@ -44,9 +44,9 @@ from spec_bench.train.training_heads import (
 )
 
 log = logging.getLogger(__name__)
-# Errors of reading a damaged checkpoint.
+# Errors that reading a damaged checkpoint can raise.
 _FAULTS = (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, UnpicklingError)
-_ACCURACY_BATCH_SIZE = 8  # in a batch when accuracy is measured
+_ACCURACY_BATCH_SIZE = 8  # dialogues in a batch when accuracy is measured
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class GuessAccuracy:
     """Loss and accuracy of each guess."""
 
     loss: tuple[float, ...]  # K mean cross-entropies in nats
-    # K lists; ranks[k][n] is the share of positions whose right token is the n-th best guess of
-    # head k, both counted from 0; ReDrafter's with teacher forcing
+    # K lists; ranks[k][n] is the share of positions where the right token has rank n in guess k,
+    # both counted from 0; ReDrafter is measured with teacher forcing
     ranks: tuple[tuple[float, ...], ...]
-    counts: tuple[int, ...]  # K numbers of positions
-    # K means of sum min(p, q) at temperature 1, p the target's distribution and q the head's: the
-    # acceptance of one drawn token; empty for heads whose batches hold no p
+    counts: tuple[int, ...]  # number of positions of each guess
+    # K means of sum min(p, q) at temperature 1, for the target's distribution p and the head's q:
+    # the acceptance rate of one sampled token; empty if the batches do not hold p
     overlaps: tuple[float, ...] = ()
 
     @property
     def best_guess_shares(self) -> tuple[float, ...]:
-        """Shares of positions where the best guess is right, K."""
+        """Share of positions where the top token is right, for each of the K guesses."""
         return tuple(head[0] for head in self.ranks)
 
 
@@ -75,7 +75,9 @@ def measure_accuracy(
     indices: Sequence[int],
     ranks: int,
 ) -> GuessAccuracy | None:
-    """Measures the accuracy on some dialogues, for ranks up to V; None without dialogues."""
+    """Measures loss and accuracy on the dialogues ``indices``, for the best ``ranks`` tokens of
+    each guess; None if there are no dialogues.
+    """
     if not indices:
         return None
     trainee.eval()
@@ -97,7 +99,7 @@ def measure_accuracy(
             token_losses = cross_entropy(
                 logits.float(), tokens, ignore_index=IGNORED_LABEL, reduction="none"
             )
-            # Tokens outside of a head's vocabulary do not count.
+            # A token outside of a head's vocabulary has infinite loss, which counts as 0.
             loss[guess] += token_losses.nan_to_num(posinf=0.0).sum()
             best = logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices
             right.append((best == tokens[:, None]).sum(0))
@@ -113,7 +115,7 @@ def measure_accuracy(
 
 
 def label_guess_shares(prefix: str, shares: Sequence[float]) -> dict[str, float]:
-    """Names the share of each guess as the papers do: ``t+1``, ``t+2``, ..."""
+    """Labels each guess's share as the papers do: ``t+1``, ``t+2``, ...; rounds to 4 decimals."""
     return {f"{prefix}t+{i + 1}": round(share, 4) for i, share in enumerate(shares)}
 
 
@@ -128,7 +130,7 @@ class TrainingProgress:
 
 
 class TrainingCheckpoint:
-    """Checkpoint file of a training. One with other settings or ``models`` is refused."""
+    """Checkpoint file of a training; ``load`` refuses a file of other settings or ``models``."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], models: object = None) -> None:
         self.models = hash_json(models)
@@ -147,11 +149,12 @@ class TrainingCheckpoint:
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         with atomic_replace(self.file) as partial, partial.open("wb") as stream:
-            torch.save(state, stream)  # by name torch would hide the cause of an error
+            torch.save(state, stream)  # given a path, torch would hide the cause of an error
 
     def load(self, module: nn.Module, optimiser: Optimizer) -> TrainingProgress:
-        """Restores the last checkpoint, if there is one. Moves a damaged one aside and starts from
-        step 0. Raises UsageError if it has other settings.
+        """Restores the last checkpoint and returns its progress, or that of step 0 if there is
+        none. Moves a damaged file aside and starts from step 0. Raises UsageError if the file is of
+        other settings or models.
         """
         if not self.file.is_file():
             return TrainingProgress()
@@ -201,7 +204,7 @@ class TrainingLog:
             csv.DictWriter(stream, self.columns).writerow(row)
 
     def read_rows(self) -> list[dict[str, str]]:
-        """Reads all complete lines as text."""
+        """Reads all complete lines; values are strings."""
         if not self.file.is_file():
             return []
         with self.file.open(encoding="utf-8", newline="") as stream:
@@ -218,12 +221,12 @@ class TrainingRun:
     validation_batches: DialogueBatches
     steps: int  # optimiser steps in all
     batch_size: int  # dialogues in a step
-    accelerator: Accelerator  # shares each step's dialogues
+    accelerator: Accelerator  # splits each step's dialogues among the processes
 
 
 def make_accelerator(device: str) -> Accelerator:
-    """Makes the accelerator of this process, or of those that ``accelerate launch`` or ``torchrun``
-    started; ``cpu`` keeps them off the GPUs.
+    """Makes the accelerator of this process, which ``accelerate launch`` or ``torchrun`` may have
+    started with others; with ``device`` ``cpu`` it uses no GPU.
     """
     cpu = device == "cpu"
     # The other processes wait while the first answers prompts.
@@ -252,7 +255,7 @@ def list_log_columns(guesses: int) -> list[str]:
 
 
 def run_training(training: TrainingRun) -> TrainingProgress:
-    """Trains to the last step, from the last checkpoint if there is one; returns the progress over
+    """Trains from the last checkpoint, if there is one, to the last step. Returns the progress over
     all runs of this training.
     """
     settings = training.settings
@@ -330,8 +333,8 @@ def _update_weights_and_sum_losses(
     step: int,
     rate: float,
 ) -> Tensor:
-    """Makes one update; returns [3, K] over all processes: the summed loss, the number of right
-    guesses, and the number of positions.
+    """Makes one optimiser step. Returns sums over all processes per guess, [3, K]: the loss, the
+    number of right guesses, and the number of positions.
     """
     config = training.settings.config
     accelerator = training.accelerator
@@ -357,7 +360,7 @@ def _update_weights_and_sum_losses(
             low = settings.precision == "bfloat16"
             with torch.autocast(device.type, torch.bfloat16, enabled=low):
                 losses = parallel_trainee(*batch)
-            # The exchange averages over processes; a step's loss is their sum.
+            # The exchange averages gradients over processes; a step's loss is the sum over them.
             (compute_weighted_loss(losses.loss, counts, weights) * count).backward()
         sums += torch.stack([losses.loss.detach(), losses.right.float()])
     if settings.clip:
@@ -374,7 +377,7 @@ def _validate_and_make_log_row(
     rate: float,
     is_last: bool,
 ) -> dict[str, Any]:
-    """Makes a line of the log, without the seconds."""
+    """Makes a line of the log, with validation if it is due; the caller adds ``seconds``."""
     window = progress.window
     config = training.settings.config
     assert window is not None

@@ -38,7 +38,7 @@ Temperatures = Annotated[
 class TargetAnswerSettings:
     """How the target answers prompts."""
 
-    # prompt i is answered at temperature i mod their number; 0 is greedy
+    # prompt i is answered at temperatures[i % len(temperatures)]; 0 is greedy
     temperatures: Temperatures = (0.0, 1.0)
     max_new_tokens: Annotated[StrictInt, Ge(1)] = 128
     batch_size: Annotated[StrictInt, Ge(1)] = 32
@@ -47,7 +47,7 @@ class TargetAnswerSettings:
 
 Count = Annotated[StrictInt, Ge(1)]
 Openings = Annotated[tuple[str, ...], MinLen(1), Requirement("a list of one or more texts")]
-DRAFT_MODEL = "draft_model"  # no heads: a model of its own
+DRAFT_MODEL = "draft_model"  # trains a separate draft model instead of heads
 HEAD_WIDTH = 64
 RANDOM = "random"
 Share = Annotated[FiniteFloat, Ge(0), Le(1)]
@@ -62,7 +62,7 @@ class HeadSettings:
     guesses: Count
     blocks: Annotated[StrictInt, Ge(0)]
     decay: Share
-    measured: str = ""  # command-line words of a job that measures them, HEADS their folder
+    measured: str = ""  # command line of a job that measures the heads; HEADS is their folder
     recurrent: StrictBool = True
     inner: Count | None = None
     init: NonEmptyStr = RANDOM
@@ -90,7 +90,7 @@ class HeadSettings:
                     "target's"
                 )
             return
-        has_folder = self.init != RANDOM  # a draft's folder, with its sizes
+        has_folder = self.init != RANDOM  # the folder of a trained draft, which fixes its sizes
         for name in ("width", "inner", "draft_vocab", "blocks", *["window"][:has_folder]):
             if bool(getattr(self, name)) == has_folder:
                 has = (
@@ -198,8 +198,8 @@ class TrainSettings:
     config: TrainConfig
     pair: Pair
     task: Task | RandomPromptTask | None
-    heads_folder: Path  # folder of the heads
-    identity: Mapping[str, Any]  # composed settings that decide the numbers, for the checkpoint
+    heads_folder: Path  # where the heads are written
+    identity: Mapping[str, Any]  # settings that affect the results; a checkpoint is bound to them
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -208,8 +208,8 @@ class TrainSettings:
 
 
 def build_train_settings(config: Mapping[str, Any]) -> TrainSettings:
-    """Checks a composed and resolved ``conf/train.yaml``. Raises UsageError with one line that
-    names a key, its value and the choices.
+    """Builds the settings from a composed and resolved ``conf/train.yaml``. Raises UsageError with
+    one line that names a key, its value and the choices.
     """
     request = read_settings(TrainConfig, config)
     results = Path(request.results)
@@ -219,7 +219,7 @@ def build_train_settings(config: Mapping[str, Any]) -> TrainSettings:
     require_creatable_folder("out", heads_folder)
     task = build_task(request.task) if on_task else None
     if request.data.path is not None:
-        # As for ``run --data``; prompts are plain texts, without a chat template.
+        # As ``run --data`` does; with data.kind=prompts texts get no chat template.
         task = build_task_from_files(
             request.data.path, **({"chat": False} if request.data.kind == "prompts" else {})
         )

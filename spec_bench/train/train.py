@@ -56,8 +56,9 @@ def make_untrained_heads(
     seed: int,
     dialogues: Sequence[Dialogue] = (),
 ) -> TrainableHead:
-    """Makes untrained heads as wide as the target, with its last layer if they start with it. Heads
-    with a smaller vocabulary get the dialogues' most frequent tokens.
+    """Makes the heads to train, or the draft model if ``head.kind`` is that. Heads with
+    ``head.init=target`` start with the target's last layer; those with a smaller vocabulary get the
+    most frequent tokens of the answers.
     """
     table = model.module.get_input_embeddings().weight
     vocab, width = table.shape
@@ -117,8 +118,8 @@ def select_frequent_answer_tokens(dialogues: Sequence[Dialogue], count: int) -> 
 
 
 def train_heads(settings: TrainSettings) -> dict[str, Any]:
-    """Trains heads and writes them. Returns the contents of ``training.json``, in other processes
-    than the first an empty dictionary. Raises ValueError if data, target or checkpoint are wrong.
+    """Trains heads and writes them. Returns the contents of ``training.json``; in all processes but
+    the first an empty dictionary. Raises ValueError if data, target or checkpoint are wrong.
     """
     require_training_data(settings)
     config = settings.config
@@ -154,7 +155,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _prepare_training(settings: TrainSettings, accelerator: Accelerator) -> TrainingRun:
-    """Loads the target, reads the data, makes fresh heads."""
+    """Loads the target, reads the data and makes untrained heads."""
     config = settings.config
     spec = settings.pair.specs[0]
     tokenizer, _ = load_pair_tokenizer(settings.pair)
@@ -163,13 +164,13 @@ def _prepare_training(settings: TrainSettings, accelerator: Accelerator) -> Trai
         model.module.to(accelerator.device)
         model.device = accelerator.device
     model.module.requires_grad_(False)
-    with accelerator.main_process_first():  # it writes a cache for the others
+    with accelerator.main_process_first():  # the first writes a cache for the others
         dialogues = get_training_dialogues(settings, model, tokenizer)
         train, validation = split_dialogues(dialogues, config.data.validation, config.seed)
         if not train:
             raise UsageError(f"data.validation={config.data.validation} leaves nothing to train on")
         trainee = make_untrained_heads(config.head, model, config.seed, train)
-    # With several processes each would compute more than its own share.
+    # Each of several processes would compute the hidden states of all dialogues.
     kept_gib = config.data.kept_gib if accelerator.num_processes == 1 else 0
     batch_settings = (
         config.head.guesses,
@@ -231,7 +232,7 @@ def write_training_results(training: TrainingRun, progress: TrainingProgress) ->
         },
         "positions": accuracy and list(accuracy.counts),  # by guess
         "validation_loss": validation and _round_accuracy(validation.loss),
-        # Without this machine's path.
+        # The command without paths of this machine.
         "provenance": collect_provenance()
         | {"command": ["python", "-m", "spec_bench.train", *_get_command_line_overrides()]},
     }

@@ -1,4 +1,4 @@
-"""Wraps heads for training: their guesses during training, and the loss of these.
+"""Wraps heads for training: computes their guesses, and the loss of these.
 
 Medusa and ReDrafter learn single positions by cross-entropy. EAGLE, MTP and DFlash heads learn the
 target's distributions on whole sequences, and run as they do in decoding.
@@ -34,7 +34,7 @@ from spec_bench.train.batches import (
     SequenceBatches,
 )
 
-LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy, relative to its regression (section 3.2)
+LOGITS_WEIGHT = 0.1  # weight of EAGLE-1's cross-entropy relative to its regression (section 3.2)
 
 
 class GuessLosses(NamedTuple):
@@ -55,11 +55,11 @@ class TrainableHead(nn.Module):
         self.guesses = guesses  # K; for Medusa the number of its heads
 
     def get_target_layers(self, blocks: int) -> Layers:
-        """Returns the layers whose hidden states it learns from, of a target with ``blocks``."""
+        """Returns the layers to learn from, of a target with ``blocks`` blocks."""
         return LAST
 
     def round_and_save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Writes the heads and rounds them to what was written."""
+        """Rounds the parameters to ``dtype`` and writes the heads."""
         save_heads(self.heads.to(dtype), folder)
         self.heads.float()
 
@@ -70,7 +70,9 @@ class TrainableHead(nn.Module):
 
     @property
     def _vocabulary_ids(self) -> Tensor | None:
-        """Target ids of the heads' vocabulary, [V'] in increasing order; None if it is all."""
+        """Target ids of the heads' vocabulary, [V'] in increasing order; None if they have all
+        tokens.
+        """
         ids: Tensor | None = getattr(self.heads, "ids", None)
         return ids
 
@@ -81,12 +83,12 @@ class TrainableHead(nn.Module):
         return None
 
     def forward(self, hidden_states: Tensor, embeddings: Tensor, labels: Tensor) -> GuessLosses:
-        """Sums the losses of a ``PositionBatch``."""
+        """Sums the losses of a ``PositionBatch`` per guess."""
         losses = []
         right = []
         ids = self._vocabulary_ids
         sum_loss = partial(cross_entropy, ignore_index=IGNORED_LABEL, reduction="sum")
-        if ids is not None:  # as indices into the heads' vocabulary; other tokens are not learned
+        if ids is not None:  # labels become indices into the heads' vocabulary; others are ignored
             places = torch.searchsorted(ids, labels.contiguous()).clamp(max=len(ids) - 1)
             labels = torch.where(ids[places] == labels, places, IGNORED_LABEL)
         for logits, tokens in zip(
@@ -108,7 +110,7 @@ def compute_guess_weights(decay: float, guesses: int) -> Tensor:
 
 def compute_weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
     """Computes the loss to minimise: the sum over guesses of weight times mean cross-entropy.
-    ``losses`` [K] are sums over a part of the step, ``counts`` K numbers of labels of the whole
+    ``losses`` [K] are sums over one part of the step, ``counts`` the K label counts of the whole
     step.
     """
     means = losses / torch.tensor(counts, device=losses.device).clamp(min=1)
@@ -118,9 +120,9 @@ def compute_weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor
 class TrainableSequenceHead(TrainableHead):
     """A head with a cache, trained on whole sequences.
 
-    ``project`` is the target's last layer. ``learned_steps`` guesses are learned (None: all K).
-    Uniform noise up to ``noise`` is added to the features. ``mask`` [D] is the target's embedding
-    of the mask token, for heads that have one.
+    ``project`` is the target's last layer. The first ``learned_steps`` guesses are learned (None:
+    all K). Uniform noise up to ``noise`` is added to the features. ``mask`` [D] is the target's
+    embedding of the mask token, for heads that have one.
     """
 
     heads: CachedHead
@@ -173,7 +175,9 @@ class TrainableSequenceHead(TrainableHead):
         locations: Tensor,
         labels: Tensor,
     ) -> GuessLosses:
-        """Sums the losses of a ``SequenceBatch``; steps that are not learned add nothing."""
+        """Sums the losses of a ``SequenceBatch`` per guess; guesses that are not learned have loss
+        0.
+        """
         width = self.heads.hidden_input_width
         row, place = locations.unbind(1)
         features = hidden_states[..., :width]
@@ -222,10 +226,12 @@ class TrainableSequenceHead(TrainableHead):
         p: Tensor,
         is_known: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Computes losses and best tokens [n] from outputs and next states [n, D], p [n, V']."""
+        """Computes the losses [n] and best tokens [n] of outputs [n, D], from the target's next
+        states [n, D] and distributions p [n, V'].
+        """
         head = self.heads
         logits = head.compute_own_logits(output, self._project)
-        logits = logits[:, : p.shape[-1]]  # padding is no token
+        logits = logits[:, : p.shape[-1]]  # the last layer may be padded
         entropy = -(p * log_softmax(logits.float(), dim=-1)).sum(-1)
         best = logits.detach().argmax(-1)
         best = best if head.ids is None else head.ids[best]
@@ -236,7 +242,9 @@ class TrainableSequenceHead(TrainableHead):
 
 
 def group_positions_by_dialogue(locations: Tensor, dialogue_count: int) -> tuple[Tensor, Tensor]:
-    """Groups locations [N, 2] by dialogue: rows [B, A] padded with 0, and which are real."""
+    """Groups locations [N, 2] by dialogue. Returns positions [B, A], padded with 0, and a mask [B,
+    A], False for padding.
+    """
     counts = torch.bincount(locations[:, 0], minlength=dialogue_count)
     longest = int(counts.max()) if len(locations) else 0
     present = torch.arange(longest, device=locations.device) < counts.unsqueeze(1)
@@ -251,7 +259,7 @@ def _repeat_kv_heads(q: Tensor, *parts: Tensor) -> list[Tensor]:
 
 
 class UnrolledAttention:
-    """Attention over all rows' keys of step 0 and each row's own keys of later steps."""
+    """Attention of each row over the step-0 keys of all rows up to it and its own later keys."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows  # [B, A] rows of the later steps
@@ -265,7 +273,9 @@ class UnrolledAttention:
         v: Tensor,
         scale: float | None = None,
     ) -> Tensor:
-        """See ``draft.cached_head.AttentionFunction``; step 0 has all T rows, later ones A."""
+        """Attends in one step of a layer, see ``draft.cached_head.AttentionFunction``. Step 0 has
+        all T rows, later steps A.
+        """
         k, v = _repeat_kv_heads(q, k, v)
         cache = self._keys_values.setdefault(layer, [])
         cache.append((k, v))
@@ -289,17 +299,18 @@ class UnrolledAttention:
 class TrainableUnrolledHead(TrainableSequenceHead):
     """An EAGLE or MTP head, whose steps continue from its own output; unrolled over sequences.
 
-    In step k row t feeds back its own output of step k - 1 (in step 0 the target's feature f_t)
-    with the right token t + 1 + k. It sees the keys of step 0 of the rows up to t, which come from
-    the target, and its own of the steps 1..k, at position t + k: what a node at depth k on the
-    right path below row t sees (EAGLE-3, arXiv 2503.01840, section 3.2). A head with masks feeds
-    back nothing: every later step takes a mask token and its feature (P-EAGLE, arXiv 2602.01469).
+    In step k, row t takes its own output of step k - 1 (in step 0 the target's feature f_t) and the
+    right token t + 1 + k. It attends to the step-0 keys of rows up to t, which come from the
+    target, and to its own keys of steps 1..k, at position t + k, as does a tree node at depth k on
+    the right path below row t (EAGLE-3, arXiv 2503.01840, section 3.2). A head with masks takes
+    none of its outputs: every later step takes a mask token and its feature (P-EAGLE, arXiv
+    2602.01469).
     """
 
     heads: FeatureHead
 
     def get_target_layers(self, blocks: int) -> Layers:
-        """Returns the layers of its features, and the last one."""
+        """Returns the layers of the head's features, then the last layer."""
         if isinstance(self.heads, Eagle3Head):
             return (*self.heads.shape.find_hidden_state_indices(blocks), *LAST)
         return LAST
@@ -311,7 +322,7 @@ class TrainableUnrolledHead(TrainableSequenceHead):
         locations: Tensor,
         steps: int,
     ) -> Iterator[Tensor]:
-        """See ``TrainableSequenceHead``."""
+        """Yields the outputs of each step, see ``TrainableSequenceHead``."""
         count = features.shape[1] - self.guesses
         rows, present = group_positions_by_dialogue(locations, features.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
@@ -340,8 +351,8 @@ class TrainableUnrolledHead(TrainableSequenceHead):
 class ContextBlockAttention:
     """Attention over a row's context and its own block.
 
-    ``context`` has the keys and values [B, heads, T, d] of each layer; ``rows`` [B, A] are the last
-    entries that each block sees.
+    ``context`` has the keys and values [B, heads, T, d] of each layer; ``rows`` [B, A] is the last
+    context entry that each block sees.
     """
 
     def __init__(self, context: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> None:
@@ -357,7 +368,9 @@ class ContextBlockAttention:
         v: Tensor,
         scale: float | None = None,
     ) -> Tensor:
-        """See ``draft.cached_head.AttentionFunction``; its rows are the B x A blocks."""
+        """Attends in a layer, see ``draft.cached_head.AttentionFunction``; the rows are B x A
+        blocks.
+        """
         shape = self._hidden.shape[:2]
         keys, values, k, v = _repeat_kv_heads(q, *self._context[layer], k, v)
         scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
@@ -377,13 +390,13 @@ class TrainableBlockHead(TrainableSequenceHead):
     """A head that guesses blocks (DFlash, arXiv 2602.06036), one after every learned row.
 
     Row t's block is token t + 1, which is known, and masks after it. It sees the context entries of
-    the tokens up to t and itself, no other block: what decoding runs with t + 1 as the root.
+    tokens up to t and its own tokens, but no other block, as in decoding with t + 1 as the root.
     """
 
     heads: DFlashHead
 
     def get_target_layers(self, blocks: int) -> Layers:
-        """Returns the layers of its context, and the last one."""
+        """Returns the layers of the head's context, then the last layer."""
         return (*self.heads.shape.find_hidden_state_indices(blocks), *LAST)
 
     def iter_outputs(
@@ -393,7 +406,7 @@ class TrainableBlockHead(TrainableSequenceHead):
         locations: Tensor,
         steps: int,
     ) -> Iterator[Tensor]:
-        """See ``TrainableSequenceHead``."""
+        """Yields the outputs of each step, see ``TrainableSequenceHead``."""
         head = self.heads
         size = self.heads.shape.block
         count = features.shape[1] - self.guesses
