@@ -295,12 +295,14 @@ RSD_S = cell("rsd_s", "4x3", speedup=(1.61, 1.49, 1.82))
 TABLES = {
     "the best estimate is uncertain, the second sure": (
         (sd("3", 1.67, 0.53, 2.11), RSD_S),
-        "use RSD-S 4x3, 1.61× [1.47 to 1.87]: surely faster than AR, tied with 1 other; SD 3 "
+        "use RSD-S 4x3, 1.61× [1.47 to 1.87]: surely faster than AR, tied with 1 other "
+        "(intervals overlap); SD 3 "
         "looks faster (1.67), not surely (8 prompts, intervals corrected for 2 cells)",
     ),
     "a sure one below any number of larger guesses": (
         (*(sd(str(k), 3.0 + k, 0.5, 9.0) for k in range(2, 6)), RSD_S),
-        "use RSD-S 4x3, 1.61× [1.44 to 1.93]: surely faster than AR, tied with 4 others; SD 5 "
+        "use RSD-S 4x3, 1.61× [1.44 to 1.93]: surely faster than AR, tied with 4 others "
+        "(intervals overlap); SD 5 "
         "looks faster (8.00), not surely (8 prompts, intervals corrected for 5 cells)",
     ),
     "all are uncertain": (
@@ -340,7 +342,8 @@ TABLES = {
     ),
     "a tie of two that are faster": (
         (sd("3", 1.6, 1.5, 1.7, prompts=50), sd("2", 1.58, 1.48, 1.69, prompts=50)),
-        "use SD 3, 1.60× [1.49 to 1.72]: surely faster than AR, tied with 1 other (50 prompts, "
+        "use SD 3, 1.60× [1.49 to 1.72]: surely faster than AR, tied with 1 other "
+        "(intervals overlap) (50 prompts, "
         "intervals corrected for 2 cells)",
     ),
     "another engine's row is no answer": (
@@ -384,7 +387,8 @@ TABLES = {
             cell("mcsd_wor", "2-1-1", speedup=around(1.4, 0.01)),
             sd("3", 1.55, 1.54, 1.56),
         ),
-        "use SD 3, 1.55× [1.54 to 1.56]: surely faster than AR, tied with 1 other (8 prompts, "
+        "use SD 3, 1.55× [1.54 to 1.56]: surely faster than AR, tied with 1 other "
+        "(intervals overlap) (8 prompts, "
         "intervals corrected for 3 cells)",
     ),
     "faster than AR by less than two names of one configuration differ": (
@@ -471,7 +475,7 @@ def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names():
     )
     found = card(AR, *heads)
     assert found.decoder == "ReDrafter, exact match (redrafter) 15x5 two"
-    assert found.certainty == "surely faster than AR, tied with 1 other"
+    assert found.certainty == "surely faster than AR, tied with 1 other (intervals overlap)"
 
 
 TIED = (
@@ -485,7 +489,7 @@ TIED = (
 def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_answer():
     found = card(AR, *TIED)
     assert (found.decoder, found.value, found.tied_and_all_counts) == ("SD 3", "1.95×", (3, 4))
-    tied = "tied with 2 others, the simplest within 5% of RSD-S 4x3"
+    tied = "tied with 2 others (intervals overlap), the simplest within 5% of RSD-S 4x3"
     assert found.certainty == f"surely faster than AR, {tied}"
 
 

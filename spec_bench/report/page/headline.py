@@ -252,6 +252,7 @@ def _describe_certainty(
     if len(close_rows) == 1:
         return "ahead of all others"
     tie_text = f"tied with {len(close_rows) - 1} other{'s' if len(close_rows) > 2 else ''}"
+    tie_text += " (intervals overlap)"
     if LEAD in close_rows:
         tie_text += ", the fastest on all prompts of the search"
     elif winner.name != best.name:
