@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 
 class GenerationArrays:
-    """Columns of lines and the properties of ``Generation`` as arrays (lines,); NaN if unknown."""
+    """Arrays (lines,) of the lines' columns and of ``Generation``'s properties; NaN if unknown."""
 
     delivered = property(lambda self: self.tokens)
     calls = cached_property(lambda self: _get_list_lengths(self._get_list_column("step_accepted")))
@@ -41,7 +41,7 @@ class GenerationArrays:
         return values
 
     def compute_terms(self, *terms: Callable[[Any], Any]) -> Array:
-        """Returns each line's terms of a metric's two sums, (lines, 2)."""
+        """Computes each line's terms of a metric's sums, (lines, terms), and caches them."""
         if terms not in self._arrays_by_terms:
             arrays = np.broadcast_arrays(self.repeat, *(term(self) for term in terms))[1:]
             self._arrays_by_terms[terms] = np.stack(arrays, axis=1).astype(np.float64)
@@ -49,7 +49,7 @@ class GenerationArrays:
 
     @property
     def decoded(self) -> Array:
-        """Tokens without those of a server's first chunk."""
+        """Number of tokens of each line, without those of a server's first chunk."""
         chunks = self._get_list_column("served_tokens")
         counts = _get_list_lengths(chunks)
         first_sizes = np.zeros(len(chunks), np.int64)
@@ -72,7 +72,7 @@ def _get_list_lengths(lists: pa.ListArray) -> Array:
 
 
 def _sum_each_list(lengths: Array, values: Array) -> Array:
-    """Sums consecutive parts of these lengths."""
+    """Sums consecutive parts of ``values``; ``lengths`` are the lengths of the parts."""
     sums = np.concatenate([[0], values.cumsum(dtype=np.int64)])
     ends = lengths.cumsum()
     return np.asarray(sums[ends] - sums[ends - lengths])

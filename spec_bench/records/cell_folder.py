@@ -1,9 +1,10 @@
-"""A cell's files: the lines of ``generations.jsonl``, ``models.json`` with the digests of its
-models, and ``cell.json`` with all else.
+"""A cell's files: ``generations.jsonl``, ``models.json`` (digests of its models) and ``cell.json``
+(everything else).
 
-Another process may be adding to them. A line is a generation's JSON with a check, the CRC-32 of its
-cell's id and of the line without it, which fails for a line that was cut, altered or is another
-cell's. ``cell.json`` has a digest of itself. ``parquet`` packs the files.
+Another process may be appending to them. A line of ``generations.jsonl`` is a generation's JSON
+with a checksum: the CRC-32 of the cell's run id and of the line without the checksum. It fails for
+a line that was cut, altered or copied from another cell. The JSON files have a digest of their
+content. ``parquet`` packs the files.
 """
 
 import hashlib
@@ -27,10 +28,10 @@ from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 DIGEST_COLUMNS = ("target_digest", "draft_digest")
-"""Columns of what tells a row's models from all others, see ``compute_digest_columns``."""
+"""Columns that identify a row's models, see ``compute_digest_columns``."""
 CODE_PARTS = ("rule", "tree policy", "drafter", "heads class")
-"""Parts of a decoder whose code counts, beside its models, where it is another package's."""
-_DIGEST_DIGITS = 16  # of a model's digest in a row
+"""Parts of a decoder that another package may define; their code is then part of its digests."""
+_DIGEST_DIGITS = 16  # hex digits of a model's digest in a row
 _FAULTS = (ValueError, KeyError, TypeError, OSError, RecursionError)
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 
@@ -39,11 +40,11 @@ _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 class GenerationLines:
     """Content of a file of generations."""
 
-    # valid lines in the file's order, the last of each repeat and prompt
+    # valid lines in the file's order; only the last line of each repeat and prompt
     generations: tuple[Generation, ...] = ()
     # invalid lines: number and reason
     faults: tuple[str, ...] = ()
-    torn_byte_count: int = 0  # bytes of an unfinished last line, as a kill leaves it; no fault
+    torn_byte_count: int = 0  # bytes of an unfinished last line (of a killed job); not a fault
 
 
 def format_generation_line(generation: Generation, run_id: str) -> str:
@@ -55,8 +56,8 @@ def format_generation_line(generation: Generation, run_id: str) -> str:
 def read_generation_lines(
     path: Path, vocabulary_size: int | None = None, max_bytes: int | None = None
 ) -> GenerationLines:
-    """Reads a cell's ``generations.jsonl``, in the folder named by its run id; none if it is
-    missing. Reads at most ``max_bytes``. Token ids must be below ``vocabulary_size``, if it is
+    """Reads a cell's ``generations.jsonl``, from a folder named by its run id; empty if there is no
+    such file. Reads at most ``max_bytes``. Token ids must be below ``vocabulary_size``, if it is
     given.
     """
     try:
@@ -108,8 +109,8 @@ def _parse_generation_line(line: bytes, run_id: str, vocabulary_size: int | None
 
 
 def pack_valid_cell_folder(folder: Path) -> PackedRecords | None:
-    """Packs a cell's folder, the generations of its result; None if it is missing or (logged)
-    damaged.
+    """Packs a cell's folder, with the generations that its result was made from. None if the folder
+    is missing, or damaged (which is logged).
     """
     path = folder / files.GENERATIONS
     try:
@@ -137,7 +138,7 @@ def pack_cell(
 
 
 def read_valid_generations(path: Path) -> list[Generation]:
-    """Reads a cell's generations in order; logs the first of the lines that are damaged."""
+    """Reads a cell's valid generations in the file's order; logs the first damaged line."""
     lines = read_generation_lines(path)
     if lines.faults:
         log.warning("%s: %s", path, lines.faults[0])
@@ -145,7 +146,7 @@ def read_valid_generations(path: Path) -> list[Generation]:
 
 
 def read_retimed_generations(folder: Path) -> list[Generation]:
-    """Reads what later sessions timed again of a baseline, in the order of the files."""
+    """Reads the baseline's generations that later sessions timed again, file by file."""
     return [
         generation
         for path in files.find_retimed_paths(folder)
@@ -154,25 +155,25 @@ def read_retimed_generations(folder: Path) -> list[Generation]:
 
 
 def read_cell_json(folder: Path) -> dict[str, Any]:
-    """Reads ``<results>/runs/<run_id>/cell.json``; empty if it is missing.
+    """Reads ``<results>/runs/<run_id>/cell.json``; empty if there is no such file.
 
     It has ``settings``, ``starts`` (each one's provenance) and, once the cell is finished,
     ``result``, ``scores`` (by score and prompt id), the ``job`` that finished it, the baseline's
     timings that it was ``compared`` with, and a digest of its ``generations``. Raises UsageError,
-    which names the file and the reason.
+    with the file and the reason, if it is damaged.
     """
     return _read_optional_json(folder / files.CELL)
 
 
 def read_models_json(folder: Path) -> dict[str, Any]:
-    """Reads the cell's ``models.json``, empty if it is missing: digests of the ``models``, by file,
-    and of the prompts' ``token_ids``. Raises UsageError as ``read_cell_json`` does.
+    """Reads the cell's ``models.json``: digests of the ``models``, by file, and of the prompts'
+    ``token_ids``; empty if there is no such file. Raises UsageError as ``read_cell_json`` does.
     """
     return _read_optional_json(folder / files.MODELS)
 
 
 def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Returns the columns ``DIGEST_COLUMNS`` for the digests of a cell's models
+    """Computes the columns ``DIGEST_COLUMNS`` from the digests of a cell's models
     (``JobSettings.read_model_digests``); the target's column covers its tokenizer. Another
     package's code adds a column ``code_digest``.
     """
@@ -191,8 +192,8 @@ def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str,
 
 
 def require_row_of_these_models(folder: Path, row: Mapping[str, Any]) -> None:
-    """Checks that a row of a results file is of the models and token ids that the cell's folder is
-    of, as far as both say of which. Raises UsageError, which names the digest that differs.
+    """Checks that a row of a results file was measured with the models and token ids of the cell's
+    folder, as far as both record them. Raises UsageError, with the digest, if they differ.
     """
     content = read_models_json(folder)
     digests = {
@@ -232,8 +233,8 @@ def compute_size_and_digest(path: Path, max_bytes: int | None = None) -> dict[st
 def require_result_fits_generations(
     folder: Path, cell: Mapping[str, Any], compare_whole_file: bool = False
 ) -> None:
-    """Raises UsageError unless a cell's result was made of the generations in its folder; with
-    ``compare_whole_file`` of all of them, which fails while more repeats are decoded.
+    """Raises UsageError unless a cell's result was made from the generations in its folder.
+    ``compare_whole_file`` requires all of them, which fails while more repeats are decoded.
     """
     path = folder / files.GENERATIONS
     source = cell.get("generations")

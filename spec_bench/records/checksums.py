@@ -1,8 +1,8 @@
-"""Checksums within files, which tell whether a file was altered.
+"""Checksums within files, to detect that a file was altered.
 
-A JSON mapping has the digest of its other content under ``check``. A file of bytes has it in place
-of ``BLANK``, so that it is checked before the bytes are parsed: damaged ones may crash a parser or
-make it take all memory. Knows nothing about what the files mean.
+A JSON mapping has the digest of its other content under ``check``. A binary file has the digest in
+place of ``BLANK``, so that it is verified before the bytes are parsed: damaged bytes may crash a
+parser or make it take all memory. Knows nothing about what the files mean.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ def redact_and_add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_verified_json(path: Path) -> dict[str, Any]:
-    """Reads the mapping of a JSON file and verifies its digest. Raises UsageError: it is no
-    mapping, was altered or has no digest; OSError: it cannot be read.
+    """Reads the mapping of a JSON file and verifies its digest. Raises UsageError if the file holds
+    no mapping, was altered or has no digest; OSError if it cannot be read.
     """
     content = json.loads(read_regular_file(path))
     if not isinstance(content, dict):
@@ -40,7 +40,7 @@ def read_verified_json(path: Path) -> dict[str, Any]:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Reads a file's bytes. Raises UsageError: it is a folder, a link or a pipe."""
+    """Reads a file's bytes. Raises UsageError if it is a folder, a broken link or a pipe."""
     if os.path.lexists(path) and not path.is_file():
         raise UsageError("it is no file")
     return path.read_bytes()
@@ -55,7 +55,7 @@ def fill_in_checksum(data: bytes) -> bytes:
 
 
 def verify_checksum(data: bytes) -> None:
-    """Verifies a file's digest. Raises UsageError: it was altered since ``fill_in_checksum``."""
+    """Verifies a file's digest. Raises UsageError if it was altered since ``fill_in_checksum``."""
     mark_start = data.rfind(_MARK)
     if mark_start < 0:
         raise UsageError("it has no digest, was cut, or is something else")

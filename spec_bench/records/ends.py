@@ -1,8 +1,8 @@
-"""Finds where an answer ends: at end tokens of the model's files, and at texts.
+"""Finds where an answer ends: at an end token of the model, or at a stop text.
 
-A chat model may end its turns with another token than its tokenizer's end of text. Its files list
-all end tokens, at which transformers' ``generate`` stops too. ``engine.loading`` reads them with a
-tokenizer and keeps them as its ``answer_ends``.
+A chat model may end its turns with a token other than its tokenizer's end of text. Its files list
+all end tokens, and transformers' ``generate`` stops at each of them. ``engine.loading`` reads them
+along with a tokenizer and stores them as the tokenizer's ``answer_ends``.
 """
 
 import json
@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-_MARGIN = 8  # tokens: a letter's bytes, and tokens without text
+_MARGIN = 8  # tokens: a letter may take several, and some have no text
 
 
 def find_end_token_ids(tokenizer: Any) -> tuple[int, ...]:
@@ -28,13 +28,13 @@ def decode_without_end_token(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 def cut_at_stop(text: str, stop_texts: Sequence[str]) -> str:
-    """Cuts a text at the first of the stops in it."""
+    """Cuts a text at the first occurrence of any of the stop texts."""
     positions = [position for stop in stop_texts if (position := text.find(stop)) >= 0]
     return text[: min(positions, default=len(text))]
 
 
 class StopCriteria:
-    """Ends an answer at end tokens and at ``stop_texts``; never without a tokenizer."""
+    """End tokens and stop texts that end an answer; none without a tokenizer."""
 
     def __init__(self, tokenizer: Any = None, stop_texts: Sequence[str] = ()) -> None:
         self.stop_texts = tuple(stop_texts)
@@ -46,7 +46,7 @@ class StopCriteria:
         text_ids = [ids[0] for text, ids in last_pieces if ids and tokenizer.decode(ids) == text]
         # end tokens and stop texts of a single token
         self.stop_ids = tuple(dict.fromkeys([*end_tokens, *text_ids]))
-        # A token has at least a byte of text.
+        # Tokens with a byte of text or more; ``_MARGIN`` covers those with less.
         self._reach = _MARGIN + max((len(text.encode()) for text in self.stop_texts), default=0)
 
     @property
@@ -70,8 +70,8 @@ class StopCriteria:
         return "" if is_usual else self.rule_text
 
     def find_text_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
-        """Returns the number of tokens up to the end of the first text; None if there is none.
-        The first ``checked_count`` tokens contain none.
+        """Returns the number of tokens up to and including the first stop text; None if there is
+        none. The first ``checked_count`` tokens must contain none.
         """
         if not self._contains_stop_text(tokens[max(0, checked_count - self._reach) :]):
             return None

@@ -1,10 +1,10 @@
 """Measurements of cells by prompt, in one small file that can be committed with their table.
 
 ``<results>/<name>/records.parquet`` has a line per run id, repeat and prompt: how it ended, its
-seconds and joules, and what every target call did, but no texts and token ids. A report from it
-equals one from the raw runs, to the byte. The file's metadata have each cell's origin and a digest
-of the file's bytes (``checksums``), which every reader verifies. Equal records give equal bytes.
-``columns.csv`` defines the columns. Knows nothing about what numbers mean, and loads pyarrow only
+seconds and joules, and the counts of every target call, but no texts and token ids. A report from
+it equals a report from the raw runs byte for byte. The file's metadata have each cell's origin and
+a digest of the file's bytes (``checksums``), which every reader verifies. Equal records give equal
+bytes. ``columns.csv`` defines the columns. Does not interpret the numbers, and imports pyarrow only
 when it is needed.
 """
 
@@ -44,9 +44,9 @@ UNKNOWN_TOKEN = -1
 VERSION = 1
 _META = b"spec_bench"
 _SEAL = b"spec_bench.seal"
-_NOT_KEPT = ("command",)  # it has paths of the machine
+_NOT_KEPT = ("command",)  # contains paths of the machine
 Scored = float | Sequence[float]
-"""A number whose mean is the score, or numbers whose sums give the score."""
+"""A prompt's score: a number to average, or several numbers that are summed over prompts."""
 Scores = Mapping[str, Mapping[str, Scored]]
 """Scores of answers: name of the score -> prompt id -> number or numbers."""
 _NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
@@ -109,7 +109,7 @@ _GENERATION = frozenset(part.name for part in fields(Generation))
 
 
 def generation_from_line(line: Mapping[str, Any]) -> Generation:
-    """Inverts ``generation_to_line`` but for the token ids."""
+    """Converts a line back to a generation; all its token ids are ``UNKNOWN_TOKEN``."""
     names = [step_field.name for step_field in fields(StepRecord)]
     steps = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
     data = {name: value for name, value in line.items() if name in _GENERATION}
@@ -122,12 +122,12 @@ def generation_from_line(line: Mapping[str, Any]) -> Generation:
 
 
 def list_score_columns(lines: pa.Table) -> list[str]:
-    """Returns the names of the columns of scores."""
+    """Lists the names of the columns of scores."""
     return [name for name in lines.column_names if _NAMED.match(name)]
 
 
 def make_lines_schema(score_columns: Iterable[str] = ()) -> pa.Schema:
-    """Builds the schema: the columns, then scores of one number, then scores of several."""
+    """Builds the schema: the columns of ``FIELDS``, then scores that are numbers, then lists."""
     import pyarrow as pa
 
     columns = [pa.field(column.name, get_arrow_type(column)) for column in FIELDS]
@@ -197,7 +197,7 @@ class PackedRecords:
         return list(dict.fromkeys([*run_ids, *self.origins]))
 
     def select_cells(self, run_ids: Iterable[str]) -> PackedRecords:
-        """Selects cells in this order; a missing one has no lines."""
+        """Selects cells in the order of ``run_ids``; a missing cell has no lines."""
         selected_ids = list(run_ids)
         names = (name for run_id in selected_ids for name in (run_id, f"{run_id}{AGAIN}"))
         lines = (line for name in names for line in self._line_indices.get(name, ()))
@@ -207,14 +207,14 @@ class PackedRecords:
         return PackedRecords(self._take_lines(lines), origins)
 
     def get_line_range(self, run_id: str) -> slice:
-        """Returns the range of a cell's lines without later timings."""
+        """Returns the range of a cell's lines, without later timings; empty if it is missing."""
         lines = self._line_indices.get(run_id)
         return slice(lines[0], lines[-1] + 1) if lines else slice(0, 0)
 
     def group_line_indices(
         self, run_id: str, *columns: str
     ) -> dict[tuple[Any, ...], dict[str, int]]:
-        """Groups a cell's lines by the values of ``columns``; index of the line by prompt."""
+        """Groups a cell's lines by the values of ``columns``: values -> prompt id -> line index."""
         place = self.get_line_range(run_id)
         groups = dict[tuple[Any, ...], dict[str, int]]()
         values = (
@@ -226,7 +226,9 @@ class PackedRecords:
         return groups
 
     def list_complete_repeats(self, run_id: str) -> list[dict[str, int]]:
-        """Returns a cell's lines by prompt, for each repeat with all prompts of the first."""
+        """Lists a cell's repeats, each as prompt id -> line index, up to the first repeat that
+        lacks a prompt of repeat 0.
+        """
         line_by_repeat = self.group_line_indices(run_id, "repeat")
         first_lines = line_by_repeat.get((0,), {})
         numbers = takewhile(
@@ -240,7 +242,7 @@ class PackedRecords:
         return self.take_generations(self._line_indices.get(run_id, ()))
 
     def take_generations(self, lines: Iterable[int]) -> list[Generation]:
-        """Returns the records of some lines."""
+        """Returns the records of the given line indices."""
         return [generation_from_line(line) for line in self._take_lines(lines).to_pylist()]
 
     def _take_lines(self, lines: Iterable[int]) -> pa.Table:
@@ -313,11 +315,13 @@ def concat_records(cells: Iterable[PackedRecords]) -> PackedRecords:
 def write_records(
     path: Path, packed: PackedRecords, digest_by_table: Mapping[str, str] | None = None
 ) -> None:
-    """Writes a file as a whole, with the ``digest_by_table``; equal content is equal bytes."""
+    """Writes a file of records atomically, with its tables' digests; equal content gives equal
+    bytes.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
-    # A score without a value, as after its cells are gone, is no column.
+    # A score without any value (its cells are gone) gets no column.
     score_names = list_score_columns(packed.lines)
     count = len(packed.lines)
     schema = make_lines_schema(
@@ -346,7 +350,7 @@ def write_records(
             use_dictionary=[
                 _get_leaf_path(schema, name) for name in schema.names if name not in numbers
             ],
-            # Compresses better: equal bytes of numbers lie together.
+            # Storing the n-th bytes of all numbers together compresses better.
             use_byte_stream_split=numbers,
             write_statistics=False,
             store_schema=False,
@@ -382,7 +386,7 @@ def describe_altered_tables(path: Path, digest_by_table: Mapping[str, str]) -> I
 
 
 def require_unaltered_tables(path: Path) -> None:
-    """Raises UsageError if a table in the folder of a file of records was altered since."""
+    """Raises UsageError if a table was altered since its folder's file of records was written."""
     if path.is_file():
         for fault in describe_altered_tables(path, read_records_cached(path).digest_by_table):
             raise UsageError(f"{fault}; restore it, or run its experiment again")
@@ -400,7 +404,7 @@ def _read_records_of_state(path: Path, *_: int) -> PackedRecords:
 
 
 def read_records(path: Path) -> PackedRecords:
-    """Reads a file of records. Raises UsageError: it is none, or was altered."""
+    """Reads a file of records. Raises UsageError if it is no such file, or was altered."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -422,7 +426,7 @@ def read_records(path: Path) -> PackedRecords:
 
 
 def _add_missing_columns(lines: pa.Table) -> pa.Table:
-    """Fills in columns that older files lack: no number, no text, repeat 0; renames one."""
+    """Adds the columns that older files lack (None, "" or 0) and renames ``sitting``."""
     import pyarrow as pa
 
     lines = lines.rename_columns(["session" if n == "sitting" else n for n in lines.column_names])

@@ -1,7 +1,7 @@
-"""How tokens are sampled, declared once for configs, decoders, servers, rows and run ids.
+"""Sampling settings, declared once for configs, decoders, servers, rows and run ids.
 
-A new setting is a field here, its rule in ``core/warp.py``, its key in ``conf/generation`` and its
-column in ``vocabulary/columns.csv``. Imports torch only when one asks for a torch dtype.
+A new setting needs a field here, a rule in ``core/warp.py``, a key in ``conf/generation`` and a
+column in ``vocabulary/columns.csv``. Imports torch only for a torch dtype.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from spec_bench.system.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-LEAST_TEMPERATURE = 1e-6  # logits over less could overflow float32
+LEAST_TEMPERATURE = 1e-6  # logits divided by less could overflow float32
 Temperature = Annotated[
     float,
     Predicate(lambda value: value == 0 or value >= LEAST_TEMPERATURE),
     Requirement(f"a number >= {LEAST_TEMPERATURE:g}, or 0"),
 ]
 MAX_NEW_TOKENS = 128
-"""Limit on the tokens of an answer where neither the run nor its task says one."""
+"""Limit on an answer's tokens if neither the run nor its task sets a limit."""
 # Settings that transformers and servers have under the same names.
 _PORTABLE = ("temperature", "top_k", "top_p", "min_p")
-_OURS = ("draft_temperature", "probability_dtype")  # of no other engine's target
-# What every run id has. Later settings are part of one where they are not at their defaults, so
-# that what was measured before there was a choice is found again.
+_OURS = ("draft_temperature", "probability_dtype")  # do not concern other engines' targets
+# Settings in every run id. Settings that were added later are in a run id only if they differ from
+# their defaults, so that earlier measurements keep their run ids.
 _IN_EVERY_ID = ("temperature", "top_k", "top_p", *_OURS)
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How tokens are sampled, from target and draft alike. Raises UsageError: a value is outside
-    its range.
+    """Settings for sampling tokens, from target and draft alike. Raises UsageError if a value is
+    outside its range.
     """
 
     # 0 is greedy: the exact limit, with ties broken to the lowest token id
@@ -51,7 +51,7 @@ class SamplingSettings:
     # the draft's own temperature; None means the target's
     draft_temperature: Temperature | None = None
     probability_dtype: Literal["float32", "float64"] = "float32"  # `float64` for audits
-    # keep the tokens with at least this share of the likeliest one's probability; 0 keeps all
+    # keep the tokens with at least this fraction of the largest probability; 0 keeps all
     min_p: Annotated[float, Interval(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class SamplingSettings:
 
     def get_portable_options(self) -> dict[str, float]:
         """Returns the settings that transformers and servers have under the same names. Raises
-        UsageError: one is set that they do not have.
+        UsageError if a setting that they lack is not at its default.
         """
         for field in fields(SamplingSettings):
             value = getattr(self, field.name)
@@ -84,8 +84,8 @@ class SamplingSettings:
         return {name: getattr(self, name) for name in _PORTABLE}
 
     def get_columns(self) -> dict[str, float | str]:
-        """Returns the settings as columns of a row; "" where a later one keeps all tokens and where
-        the draft's temperature is the target's.
+        """Returns the settings as columns of a row. A setting of ``LATER`` is "" at its default,
+        and the draft's temperature is "" if it is the target's.
         """
         values = self.get_run_id_settings()
         del values["probability_dtype"]
@@ -104,11 +104,13 @@ class SamplingSettings:
 
 
 LATER = tuple(f.name for f in fields(SamplingSettings) if f.name not in _IN_EVERY_ID)
-"""Settings whose column is empty where they keep every token."""
+"""Settings with an empty column at their default, which keeps every token."""
 
 
 def describe_sampling(row: Mapping[str, Any]) -> str:
-    """Describes a row's sampling, less what keeps all tokens: ``temperature 0.3, top-p 0.95``."""
+    """Describes a row's temperature and its other settings that are not at their defaults:
+    ``temperature 0.3, top-p 0.95``.
+    """
     texts = []
     for field in fields(SamplingSettings):
         value = row.get(field.name)
@@ -120,7 +122,7 @@ def describe_sampling(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class AnswerLimit:
-    """How long an answer may be, beside how its tokens are sampled."""
+    """Limit on the length of an answer."""
 
     max_new_tokens: Annotated[int, Interval(ge=1)] = MAX_NEW_TOKENS
 
@@ -130,8 +132,8 @@ GENERATION = tuple(field.name for kind in (SamplingSettings, AnswerLimit) for fi
 
 
 def parse_generation_settings(settings: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """Returns the settings that are given, without those that are null. Raises UsageError: one is
-    unknown or out of range; it names ``where`` it is, such as ``task.generation``.
+    """Returns the settings that are not null. Raises UsageError, which names their place ``where``,
+    such as ``task.generation``, if a setting is unknown or out of range.
     """
     if not isinstance(settings, Mapping | None):
         raise UsageError(f"{where} must be a mapping of settings, got {format_value(settings)}")
@@ -146,7 +148,7 @@ def parse_generation_settings(settings: Mapping[str, Any] | None, where: str) ->
 
 
 def merge_sampling(*mappings: Mapping[str, Any]) -> SamplingSettings:
-    """Returns the sampling settings of checked mappings; later ones override earlier ones."""
+    """Merges checked mappings into sampling settings; later mappings override earlier ones."""
     values: dict[str, Any] = {}
     for mapping in mappings:
         values.update(mapping)

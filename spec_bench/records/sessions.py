@@ -1,7 +1,7 @@
 """Finds rows that were decoded in another session than their table's plain decoding.
 
-A speed-up is against plain decoding of the same session, timed in turn. So it differs from the
-ratio of the table's rates for a cell that was added to a finished job.
+A speed-up is relative to plain decoding of the same session, timed in turn. For a cell that was
+added to a finished job, it therefore differs from the ratio of the table's rates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ ALL = (
     "all rows but plain decoding are of later sessions: their speed-ups are against plain decoding "
     "timed again beside them; times and rates of different sessions are not comparable."
 )
-_ROUNDED = 1e-3  # more than files round rates by, less than two sessions differ by
+_ROUNDED = 1e-3  # relative; above the rounding of rates, below differences of sessions
 
 
 def list_row_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns a note for each row of a seed: ``MEANING`` if it was decoded in another session than
-    plain decoding, ``ALL`` if all were, else "".
+    plain decoding (``ALL`` if every row was), else "".
     """
     rates = [_get_number_or_zero(row, "token_rate") for row in rows]
     plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)

@@ -3,15 +3,15 @@
 Knows nothing about torch, Hydra or transformers: every layer may import this module.
 
 * **target call** -- one forward pass of the target that verifies a tree (autoregressive: a root).
-  The prompt's prefill is not one.
+  The prompt's prefill is no target call.
 * **accepted** -- draft tokens that a target call confirmed. Each target call emits
   ``accepted + 1`` tokens: the accepted ones and one residual or bonus token.
 * **residual token** -- drawn after all children of a node were rejected.
 * **bonus token** -- drawn at a leaf where everything was accepted.
 * **exact_beam** -- exact, but for the distribution of beam decoding and not that of single samples.
 * **unaudited** -- decoded by another engine, whose distribution was not enumerated here.
-* **delivered** -- emitted tokens that lie before the end-of-sequence token's end and within the
-  length limit; the end-of-sequence token itself is delivered.
+* **delivered** -- emitted tokens up to and including the end-of-sequence token, within the length
+  limit.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def format_reasons(reasons: Iterable[Reason]) -> str:
 
 
 def parse_reasons(text: str) -> tuple[Reason, ...]:
-    """Inverts ``format_reasons``; a text without columns is a failure's message."""
+    """Parses the text of ``format_reasons``; a text without columns is a failure's message."""
     if not text:
         return ()
     matches = [_REASON.fullmatch(match) for match in text.split("; ")]
@@ -70,22 +70,22 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
 
 
 def explain_timing_doubt(reasons_text: str) -> str:
-    """Finds why a row's times decide nothing (stalled windows, other programs), or ""."""
+    """Returns why a row's times are unreliable (stalled windows, other programs); "" if not."""
     return "".join(_DOUBT.findall(reasons_text)[:1])
 
 
 def explain_missing_data(reasons_text: str) -> str:
-    """Finds why a row lacks prompts or a score, or ""."""
+    """Returns why a row lacks prompts or a score; "" if it lacks neither."""
     return "".join(f"partial: {text}" for text in _LOST.findall(reasons_text)[:1])
 
 
 BUSY = 0.2
-"""Share of time that a thread waits for a core if other programs use the machine."""
+"""Share of time waiting for a core above which other programs are taken to use the machine."""
 ENGINE = 2
-"""Version of the code that decodes. It is raised when the same settings give other tokens, when
-other work is timed, or when the speed changes by a twentieth. It is part of a run id, so that
-tables never mix cells of two engines; rows without one are of engine 0. If only the trees of one
-policy change, its ``revision`` is raised instead."""
+"""Version of the code that decodes. Raise it when the same settings give different tokens, when
+different work is timed, or when the speed changes by 5%. It is part of the run id, so that tables
+never mix cells of two engines; rows without a version are of engine 0. If only the trees of one
+policy change, raise its ``revision`` instead."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class Request:
     prompt_id: str  # unique within a task; with the seed it determines the random generator
     prompt_ids: tuple[int, ...]  # token ids of the prompt, at least one
     max_new_tokens: int  # limit on delivered tokens
-    stop_ids: tuple[int, ...] = ()  # delivered, then the generation ends
-    # also texts that end it: delivered up to the token that completes one
+    stop_ids: tuple[int, ...] = ()  # token ids that end the generation; delivered
+    # also texts that end it: delivered up to the token that completes a text
     stop_criteria: StopCriteria = field(default=StopCriteria(), compare=False, repr=False)
 
     def find_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
-        """Returns the number of tokens up to an answer's first end; None if it has not ended. The
-        first ``checked_count`` tokens contain no end.
+        """Returns the number of tokens up to and including an answer's first end; None if it has
+        not ended. The first ``checked_count`` tokens must contain no end.
         """
         places = enumerate(tokens[checked_count:], start=checked_count + 1)
         end = next((place for place, token in places if token in self.stop_ids), None)
@@ -109,7 +109,7 @@ class Request:
 
 
 class PromptError(UsageError):
-    """One prompt cannot be decoded; others can."""
+    """Error about a single prompt that cannot be decoded; other prompts are not affected."""
 
     def __init__(self, prompt_id: str, reason: str) -> None:
         super().__init__(f"prompt {prompt_id!r}{reason}")
@@ -121,7 +121,7 @@ Progress = Callable[[int, int], None]
 
 
 class Meter(Protocol):
-    """Measures energy while one batch is decoded; the device is synchronised at both ends."""
+    """Energy meter for one batch; the device is synchronised at the window's start and end."""
 
     def begin(self) -> None:
         """Opens the window when decoding starts."""
@@ -145,8 +145,8 @@ class StepRecord:
 class ServerChunks:
     """Chunks of a server's answer as they arrived."""
 
-    seconds: tuple[float, ...]  # of each chunk's arrival, after the request was sent
-    tokens: tuple[int, ...]  # of each chunk. The first chunk is the prompt's pass.
+    seconds: tuple[float, ...]  # from sending the request to each chunk's arrival
+    tokens: tuple[int, ...]  # counts, of each chunk; the first chunk comes from the prefill
     counted: Counted = "stream"  # source of the target calls: its counts, counters, or the chunks
     proposed: bool = False  # whether the number of tokens that each call verified is known
     attempts: int = 1  # requests that the answer took
@@ -156,8 +156,8 @@ class ServerChunks:
 class Generation:
     """Everything measured while one prompt was decoded.
 
-    Seconds are wall seconds with the device synchronised at both ends. Rows of one batch have equal
-    shares of its seconds, so that a sum over generations is the time that passed.
+    Seconds are wall seconds with the device synchronised at both ends. Rows of one batch share its
+    seconds equally, so that the sum over generations is the elapsed time.
     """
 
     prompt_id: str  # the request's
@@ -171,9 +171,9 @@ class Generation:
     energy_j: float | None = None  # joules over the decode window; None without a meter
     log_likelihood: float | None = None  # nats, under the target at temperature 1, not truncated
     energy_note: str = ""  # why there is no energy, or a caveat
-    latency_s: float | None = None  # from the prefill's start to the last token, others included
+    latency_s: float | None = None  # prefill's start to last token, with other rows' work
     repeat: int = 0  # number of the prompt's repeat, from 0; all repeats have the same tokens
-    load_average: float | None = None  # `os.getloadavg`'s of 1 minute, at the batch's end
+    load_average: float | None = None  # 1-minute value of `os.getloadavg` at the batch's end
     clock_mhz: float | None = None  # the device's clock at the batch's end
     # longest wait of a thread for a core, as a share of the batch's time; 0 if unknown
     core_wait: float | None = None
@@ -187,14 +187,14 @@ class Generation:
 
     @property
     def decoded(self) -> int:
-        """Tokens emitted within ``decode_s``: all but those of a server's first chunk."""
+        """Number of tokens emitted within ``decode_s``: all but those of a server's first chunk."""
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
     # Terms of metrics; ``arrays.GenerationArrays`` has them as arrays under the same names.
     delivered = property(lambda self: len(self.tokens))
     calls = property(lambda self: len(self.steps))  # the prefill is not one
     accepted = property(lambda self: sum(s.accepted for s in self.steps))
-    # A walk that accepts a of L levels reached depths 0..a and could have left each except L.
+    # A walk that accepts a of L levels tests children at min(a + 1, L) depths.
     walked = property(lambda self: sum(min(s.accepted + 1, s.depth) for s in self.steps))
     beams = property(lambda self: sum(sum(s.widths) for s in self.steps))
     layers = property(lambda self: sum(len(s.widths) for s in self.steps))
@@ -213,7 +213,7 @@ class Generation:
         """Inverts ``to_json``."""
         steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in content["steps"])
         values = {**content, "tokens": tuple(content["tokens"])}
-        # Lines of version 0.2 name the session so; the oldest have a second meter's joules.
+        # Version 0.2 called a session ``sitting``; the oldest lines have a second meter's joules.
         if "sitting" in values:
             values["session"] = values.pop("sitting")
         values.pop("energy_check_j", None)
@@ -281,7 +281,7 @@ class CellResult:
     lossless: Lossless | None = None  # its relation to the target's distribution
     reasons: tuple[Reason, ...] = ()  # why the cell failed or columns are empty
     metrics: dict[str, float | str | None] = field(default_factory=dict)  # by column; None: empty
-    baseline: Baseline | None = None  # plain decoding that took turns with it; None: no speed-up
+    baseline: Baseline | None = None  # job of its speed-up's plain decoding; None: no speed-up
 
     @property
     def reason(self) -> str:
@@ -289,12 +289,12 @@ class CellResult:
         return format_reasons(self.reasons)
 
     def with_stage(self, stage: Stage) -> CellResult:
-        """Returns the result as a row of another stage of a search."""
+        """Returns a copy of the result as a row of the given stage of a search."""
         return replace(self, facts=replace(self.facts, stage=stage))
 
 
 class ProgramTests(str):
-    """Tests of a program, a text that defines ``check``; tasks read them, metrics run them."""
+    """Source text of a program's tests, which defines ``check``; tasks read it, metrics run it."""
 
     prompt: str  # the program's beginning, which the answer completes
     entry_point: str  # the function that `check` is called with
