@@ -92,6 +92,6 @@ def how_it_ran(decoder: AnyDecoder) -> dict[str, str]:
     """Whether graphs were replayed, and why a canary refused them; two columns."""
     recordings = getattr(decoder, "recordings", None)
     return {
-        "passes": decoder.iteration_counts.describe_recorded_share,
+        "passes": decoder.iteration_counts.recorded_share_text,
         "refused": recordings.refusal if recordings else "",
     }

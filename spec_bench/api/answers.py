@@ -77,7 +77,7 @@ class Answer:
         return sum(step.accepted + 1 for step in self.steps) / len(self.steps)
 
     @property
-    def seconds(self) -> AnswerTimes:
+    def get_row_seconds(self) -> AnswerTimes:
         """Wall seconds of prefill and decoding."""
         generation = self.generation
         return AnswerTimes(
@@ -201,7 +201,7 @@ class Stream(Iterator[Step]):
             row_tokens = sum(step.delivered for step in row.steps)
             if row.finish is None and len(row.answer) < row_tokens:
                 continue  # beams: the answer is chosen at the end
-            prefill_s, decode_s, draft_s, target_s = clock.seconds(row)
+            prefill_s, decode_s, draft_s, target_s = clock.get_row_seconds(row)
             new_steps = row.steps[yielded_count:]
             for number, record in enumerate(new_steps, start=yielded_count + 1):
                 tokens = row.answer[delivered_count : delivered_count + record.delivered]
@@ -209,7 +209,7 @@ class Stream(Iterator[Step]):
                 is_last = row.finish is not None and number == len(row.steps)
                 text = self._answer_text.add_tokens(tokens, is_last)
                 if is_last:
-                    generation = row.generation(prefill_s, decode_s, draft_s, target_s)
+                    generation = row.make_generation(prefill_s, decode_s, draft_s, target_s)
                     self._generation = replace(generation, latency_s=prefill_s + decode_s)
                 yield Step(record, tokens, text, (decode_s - yielded_s) / len(new_steps))
             yielded_s = decode_s

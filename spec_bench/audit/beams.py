@@ -35,7 +35,7 @@ from spec_bench.verify.beams import (
     LayerVerdict,
     compute_accepted_count_probs,
     compute_layer_width,
-    compute_missing_beam_laws,
+    compute_missing_beam_probs_and_counts,
     compute_residual_chain,
     compute_trial_acceptances,
     verify_layer,
@@ -120,7 +120,7 @@ def enumerate_layer_law_and_width(
         case, trials, lambda alpha: int(compute_layer_width(alpha, threshold, 1))
     )
     width = int(widths[0])
-    laws, missing_count = compute_missing_beam_laws(chains, verdict, widths)
+    laws, missing_count = compute_missing_beam_probs_and_counts(chains, verdict, widths)
     total = torch.zeros([case.p.shape[0]] * width, dtype=torch.float64)
     for row in weight.nonzero().flatten().tolist():
         accepted_cells = cells[row][verdict.accepted[row]].tolist()

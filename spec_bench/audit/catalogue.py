@@ -70,7 +70,7 @@ class AuditCase:
     def fits_settings(self, settings: SamplingSettings) -> bool:
         """Checks whether the rule fits the tree's siblings under these sampling settings."""
         try:
-            self.config.check_siblings_under(settings)
+            self.config.refuse_unfit_siblings(settings)
         except UsageError:
             return False
         return True

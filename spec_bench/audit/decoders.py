@@ -30,7 +30,7 @@ from spec_bench.audit.toys import MarkovModel, make_random_markov_model
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
-from spec_bench.draft.base import find_heads_class
+from spec_bench.draft.base import get_heads_class
 from spec_bench.draft.network import DraftHeads
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
@@ -243,7 +243,7 @@ def make_markov_decoder(
 def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
     """Makes draft heads on a chain with normal random parameters, float64."""
     generator = torch.Generator().manual_seed(seed)
-    heads = find_heads_class(kind).make_smallest(target.hidden_size, target.vocab_size)
+    heads = get_heads_class(kind).make_smallest(target.hidden_size, target.vocab_size)
     with torch.no_grad():
         for parameter in heads.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))

@@ -3,6 +3,8 @@
 Pure functions of (log-probabilities, Gumbel noise); the noise is drawn elsewhere.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -10,7 +12,14 @@ from torch.nn.functional import softplus
 from spec_bench.core.host_device import cached_constant
 
 
-def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]:
+class DistinctTokens(NamedTuple):
+    """Tokens drawn without replacement."""
+
+    tokens: Tensor  # [..., k] in the order drawn
+    valid: Tensor  # [..., k] False where the support had fewer than k tokens
+
+
+def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> DistinctTokens:
     """Draws k tokens, V at most, without replacement (RSD section 3.2, Gumbel-top-k trick), from
     log-probabilities [..., V], -inf outside the support, and independent standard Gumbel noise
     [..., V].
@@ -19,7 +28,7 @@ def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]
     False where the support had fewer than k tokens.
     """
     values, tokens = (log_q + gumbel).topk(min(k, log_q.shape[-1]), dim=-1)
-    return tokens, values > -torch.inf
+    return DistinctTokens(tokens, values > -torch.inf)
 
 
 def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
@@ -35,9 +44,8 @@ def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
     if count == 1:
         return first_probs
     earlier = tuple(tuple(min(i, j) for i in range(count - 1)) for j in range(count - 1))
-    removed_tokens = tokens[
-        :, cached_constant(earlier, tokens.device)
-    ]  # [B, C - 1, C - 1], repeating the last
+    # [B, C - 1, C - 1], repeating the last
+    removed_tokens = tokens[:, cached_constant(earlier, tokens.device)]
     # Not -inf: the softmax of nothing but -inf is NaN.
     floor = torch.finfo(log_q.dtype).min
     later = log_q.unsqueeze(1).repeat(1, count - 1, 1).scatter_(-1, removed_tokens, floor)

@@ -84,12 +84,12 @@ class HostDeviceInts(FormerMembers, list[Any]):
     """Integers held on both host and device: a list, or a list of lists of equal length."""
 
     former_members: ClassVar = {"on": "get_tensor"}
-    _there: Tensor | None = None
+    _device_tensor: Tensor | None = None
     exact = True  # whether the list has the numbers themselves, and not bounds
 
     def read_from_buffer(self, buffer: Tensor, maximum: int) -> None:
         """Makes the device read ``buffer``, which each replay renews; ``maximum`` bounds it."""
-        self._there = buffer
+        self._device_tensor = buffer
         self.exact = False
         if not isinstance(self[0], list):
             self[:] = [maximum] * len(self)
@@ -111,25 +111,25 @@ class HostDeviceInts(FormerMembers, list[Any]):
 
     def get_tensor(self, device: torch.device) -> Tensor:
         """Returns the numbers as a tensor on a device, copied there unless they already are."""
-        if self._there is None or (self.exact and self._there.device != device):
-            self._there = torch.tensor(self, device=device)
-        return self._there.to(device)
+        if self._device_tensor is None or (self.exact and self._device_tensor.device != device):
+            self._device_tensor = torch.tensor(self, device=device)
+        return self._device_tensor.to(device)
 
     def plus(self, offset: int) -> HostDeviceInts:
         """Each number plus ``offset``; nothing is copied to a device that has the numbers."""
         if not offset:
             return self
         sums = HostDeviceInts([number + offset for number in self])
-        if self._there is not None and not self._there.is_cpu:
-            sums._there = self._there + offset
+        if self._device_tensor is not None and not self._device_tensor.is_cpu:
+            sums._device_tensor = self._device_tensor + offset
             sums.exact = self.exact
         return sums
 
     def repeat_interleave(self, times: int) -> HostDeviceInts:
         """Returns each number ``times`` times in a row."""
         repeated_numbers = HostDeviceInts([number for number in self for _ in range(times)])
-        if self._there is not None:
-            repeated_numbers._there = self._there.repeat_interleave(times)
+        if self._device_tensor is not None:
+            repeated_numbers._device_tensor = self._device_tensor.repeat_interleave(times)
         return repeated_numbers
 
 
@@ -146,16 +146,17 @@ class CommittedTokens(list[Sequence[int]]):
 
 
 def copy_to_device(
-    numbers: Sequence[HostDeviceInts],
+    ints: Sequence[HostDeviceInts],
     device: torch.device,
     tensors: Sequence[Tensor] = (),
 ) -> list[Tensor]:
-    """Copies numbers and host tensors, of any shapes and types, to a device in one asynchronous
-    transfer; returns the device's tensors, while the numbers keep theirs. Does nothing on a CPU.
+    """Copies ``ints`` and host tensors, of any shapes and types, to a device in one asynchronous
+    transfer. Returns the copies of ``tensors``; each of ``ints`` keeps its own, for
+    ``HostDeviceInts.get_tensor``. Copies nothing on a CPU.
     """
     if device.type == "cpu":
         return list(tensors)
-    parts = [*tensors, *(torch.tensor(part) for part in numbers)]
+    parts = [*tensors, *(torch.tensor(part) for part in ints)]
     flat = [part.contiguous().flatten().view(torch.uint8) for part in parts]
     sizes = [-(-len(part) // _ALIGNMENT) * _ALIGNMENT for part in flat]
     packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
@@ -167,6 +168,6 @@ def copy_to_device(
         packed_copy[start : start + len(bytes_)].view(part.dtype).view(part.shape)
         for start, bytes_, part in zip(starts, flat, parts, strict=False)
     ]
-    for ints, copy in zip(numbers, copies[len(tensors) :], strict=True):
-        ints._there = copy
+    for number_list, copy in zip(ints, copies[len(tensors) :], strict=True):
+        number_list._device_tensor = copy
     return copies[: len(tensors)]

@@ -22,14 +22,14 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def count_processes() -> int:
+def count_torchrun_processes() -> int:
     """Returns how many processes there are; 0 if ``torchrun`` started none."""
     return int(os.environ.get("WORLD_SIZE", "0"))
 
 
-def count_local_processes() -> int:
-    """Returns how many of them run on this machine, each with its GPU."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count_processes()
+def count_local_torchrun_processes() -> int:
+    """Returns how many of ``torchrun``'s processes run on this machine, each with its GPU."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count_torchrun_processes()
 
 
 def is_distributed() -> bool:

@@ -130,7 +130,7 @@ class VariableLevelShape(TreeShape):
 class Tree:
     """One tree per row, of one shape."""
 
-    own_depths: Tensor | None = None  # [R, N] the depth of every node, for a flat shape
+    row_depths: Tensor | None = None  # [R, N] the depth of every node, for a flat shape
     mask: Any = None  # what the passes over this tree share, of ``engine.tree_pass``
 
     def __init__(
@@ -203,7 +203,7 @@ class Tree:
         tree.grown = shape.depth
         tree.tokens = torch.cat([tree.tokens, tokens], dim=1)
         tree.parent = torch.cat([tree.parent, parent], dim=1)
-        tree.own_depths = torch.cat([tree.parent[:, :1], depth], dim=1)
+        tree.row_depths = torch.cat([tree.parent[:, :1], depth], dim=1)
         tree.valid = torch.cat([tree.valid, valid], dim=1)
         tree.ancestors = ancestor_mask(tree.parent, shape.depth)
         tree.q = [None] * shape.depth
@@ -237,15 +237,15 @@ class Tree:
     @property
     def depths(self) -> Tensor:
         """[R or 1, N] the depth of every node, the root's is 0."""
-        if self.own_depths is not None:
-            return self.own_depths
+        if self.row_depths is not None:
+            return self.row_depths
         return cached_constant(self.shape.node_depths, self.tokens.device).unsqueeze(0)
 
-    def parts(self) -> list[Tensor]:
+    def list_varying_tensors(self) -> list[Tensor]:
         """Returns the tensors that describe the nodes: [R, N] each, and ``ancestors`` [R, N, N];
         without those that are constants.
         """
-        depths = [] if self.own_depths is None else [self.own_depths]
+        depths = [] if self.row_depths is None else [self.row_depths]
         parents = [] if self.has_constant_parents else [self.parent, self.ancestors]
         return [self.tokens, self.valid, *parents, *depths]
 
@@ -259,7 +259,7 @@ class Tree:
         """The nodes of the deepest level grown so far."""
         return self.shape.level(self.grown)
 
-    def make_room(self, nodes: int) -> None:
+    def make_room_for_level(self, nodes: int) -> None:
         """Adds room for a level of ``nodes`` nodes, in a tree of variable size."""
         shape = self.shape
         self.shape = TreeShape((*shape.levels, nodes), (*shape.children, nodes))

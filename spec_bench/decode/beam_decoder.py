@@ -47,7 +47,7 @@ from spec_bench.decode.beam_step import (
 )
 from spec_bench.decode.decoder import DrawsFactory
 from spec_bench.decode.loop import DecodingLoop
-from spec_bench.decode.rows import check_logits
+from spec_bench.decode.rows import require_distributions
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import prefill, run_under_ancestors
@@ -73,16 +73,16 @@ class BeamForest:
         self.inputs = max(self.widths)  # B
         self._ragged = min(self.widths) < self.inputs
         lengths = [len(row.trunk) for row in rows]
-        sizes = [len(row.tokens) for row in rows]
+        sizes = [len(row.trie_tokens) for row in rows]
         self._lengths = HostDeviceInts(lengths)
         self._sizes = HostDeviceInts(sizes)
         largest = max(sizes)
         columns = largest + plan.depth * plan.width
         self._trie_seen = torch.zeros((len(rows), largest, columns), dtype=torch.bool)
         for row, size, mask in zip(rows, sizes, self._trie_seen, strict=True):
-            mask[:size, :size] = row.ancestors()
+            mask[:size, :size] = row.compute_ancestor_mask()
         self._trie_tokens = HostDeviceInts(
-            [[*r.tokens, *[0] * (largest - len(r.tokens))] for r in rows]
+            [[*r.trie_tokens, *[0] * (largest - len(r.trie_tokens))] for r in rows]
         )
         self._behind = HostDeviceInts(map(sum, zip(lengths, sizes, strict=True)))
         self._starts = HostDeviceInts(map(sub, self._behind, self.widths))
@@ -97,13 +97,13 @@ class BeamForest:
         self._depth = HostDeviceInts(
             [n + depth[-1] for n, depth in zip(lengths, depths, strict=True)]
         )
-        self._order, self._back = self._order_target_nodes(plan.depth)
-        self._drafted = max(row.drafted for row in rows)
+        self._order, self._back = self._compute_node_order_and_inverse(plan.depth)
+        self._drafted = max(row.drafted_nodes for row in rows)
         self._pending = self._build_draft_inputs(rows, depths) if plan.depth else []
         self.tokens: list[Tensor] = []  # a layer each, [R, D]
         self._seen: list[Tensor] = []  # the input beams', then a layer each
 
-    def _order_target_nodes(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
+    def _compute_node_order_and_inverse(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
         """Returns the order of nodes in the target's pass, and the one that undoes it for logits.
 
         The slots of a row hold its own input beams, then the forest, then fillers.
@@ -127,16 +127,16 @@ class BeamForest:
 
         A row with fewer pending nodes runs fillers after them; a later pass writes there.
         """
-        count = max(len(row.tokens) - row.drafted for row in rows)
-        ends = [(row.drafted, len(row.tokens) - 1) for row in rows]
+        count = max(len(row.trie_tokens) - row.drafted_nodes for row in rows)
+        ends = [(row.drafted_nodes, len(row.trie_tokens) - 1) for row in rows]
         nodes = [[min(first + step, last) for step in range(count)] for first, last in ends]
         positions = [
             [len(row.trunk) + depth[node] for node in row_nodes]
             for row, depth, row_nodes in zip(rows, depths, nodes, strict=True)
         ]
-        starts = [len(row.trunk) + row.drafted for row in rows]
+        starts = [len(row.trunk) + row.drafted_nodes for row in rows]
         pairs = zip(rows, self._inputs, strict=True)
-        inputs = [[node - row.drafted for node in row_nodes] for row, row_nodes in pairs]
+        inputs = [[node - row.drafted_nodes for node in row_nodes] for row, row_nodes in pairs]
         return [
             HostDeviceInts(nodes),
             HostDeviceInts(positions),
@@ -168,7 +168,7 @@ class BeamForest:
         self.tokens.append(tokens)
         self._seen.append(mask)
 
-    def run_pending(self, model: LanguageModel, cache: object) -> Tensor:
+    def run_pending_nodes(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the trie nodes that a draft has not run, including the input beams; returns the
         logits after these [R, B, V]. A row with fewer beams repeats its first.
         """
@@ -279,7 +279,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def reserve(self, slots: int) -> None:
         roles = {"target": self.target}
         roles |= {f"draft {index}": draft for index, draft in enumerate(self.drafts)}
-        self._caches = [self.pool.cache(r, model, self.rows, slots) for r, model in roles.items()]
+        self._caches = [
+            self.pool.get_or_grow_cache(r, model, self.rows, slots) for r, model in roles.items()
+        ]
 
     def join(self, index: int, request: Request, seed: int) -> BeamRow:
         generator = make_row_generator(seed, request.prompt_id, self.target.device)
@@ -304,14 +306,14 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         )
         outcomes = processes.broadcast_object(outcomes)
         for row, outcome in zip(active, outcomes, strict=True):
-            check_logits(row.request.prompt_id, *outcome.lawful)
+            require_distributions(row.request.prompt_id, *outcome.valid_logits)
         return sum(self._commit_outcome(i, row, outcomes[i]) for i, row in enumerate(active))
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
         row.moves.apply(self._caches, source)
         row.moves = CacheMoves()  # so that the next iteration does not move them again
         for cache in self._caches:
-            cache.move_row(source, target, len(row.trunk) + len(row.tokens))
+            cache.move_row(source, target, len(row.trunk) + len(row.trie_tokens))
 
     def _apply_or_queue_moves(self, index: int, row: BeamRow, moves: CacheMoves) -> None:
         """Moves a row's nodes in the caches, or notes that they must move."""
@@ -354,15 +356,19 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             draft = self.drafts[0]
             cache = self._caches[1]
             logits = (
-                forest.run_newest_layer(draft, cache) if layer else forest.run_pending(draft, cache)
+                forest.run_newest_layer(draft, cache)
+                if layer
+                else forest.run_pending_nodes(draft, cache)
             )
             logits = logits.to(self.target.device, self.settings.dtype)
             log_q = parents.raw_log_probs(logits)
-            law = warped_beam_probs(parents.likelihood, log_q, self.settings.get_draft_settings())
-            cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
+            beam_probs = warped_beam_probs(
+                parents.log_likelihood, log_q, self.settings.get_draft_settings()
+            )
+            cells = draws.categorical(beam_probs.unsqueeze(1), self.plan.width).squeeze(1)
             processes.copy_from_first_process(cells)
-            draft_layers.lawful.append(is_distribution(logits).all(dim=1))
-            draft_layers.laws.append(law)
+            draft_layers.valid_logits.append(is_distribution(logits).all(dim=1))
+            draft_layers.beam_probs.append(beam_probs)
             draft_layers.cells.append(cells)
             parents = parents.children(cells, log_q)
             forest.add_layer(parents.tokens, cells // log_q.shape[-1])
@@ -370,7 +376,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
 
     def _commit_outcome(self, index: int, row: BeamRow, outcome: BeamOutcome) -> int:
         """Updates a row with its output beams; returns the number of layers it grew by."""
-        size = len(row.tokens)
+        size = len(row.trie_tokens)
         width = self.plan.width
         # the first node of each layer's parents
         firsts = [size - row.width, *(size + layer * width for layer in range(self.plan.depth))]
@@ -389,7 +395,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             forest_tokens, forest_parents, beams, outcome.layer, draft_end
         )
         self._apply_or_queue_moves(
-            index, row, CacheMoves(length, (kept_nodes, kept_nodes[: row.drafted]))
+            index, row, CacheMoves(length, (kept_nodes, kept_nodes[: row.drafted_nodes]))
         )
         row.grow_trunk(bool(self.drafts))
         counts = outcome.accepted_layers, outcome.layer, outcome.widths

@@ -22,7 +22,7 @@ from spec_bench.decode.beam_step import (
     BeamRow,
     CacheMoves,
 )
-from spec_bench.decode.rows import check_logits
+from spec_bench.decode.rows import require_distributions
 from spec_bench.records.types import StepRecord
 
 
@@ -46,7 +46,7 @@ class BeamSearch(BeamDecoder):
         log_p = raw_next_log_probs(
             logits.to(self.settings.dtype), torch.zeros_like(parents.stopped), parents.tokens
         )
-        joint = (parents.likelihood.unsqueeze(-1) + log_p).flatten(1)
+        joint = (parents.log_likelihood.unsqueeze(-1) + log_p).flatten(1)
         ends = max((len(row.request.stop_ids) for row in active), default=0)
         best = joint.topk(min(max(2, 1 + ends) * self.plan.width, joint.shape[1]), dim=-1)
         likeliest = torch.cat([best.values, best.indices.double()], dim=1)
@@ -56,7 +56,7 @@ class BeamSearch(BeamDecoder):
         vocab = log_p.shape[-1]
         for index, row in enumerate(active):
             # A largest value that is not a number: NaN counts as the largest.
-            check_logits(row.request.prompt_id, not isnan(table[index][0]))
+            require_distributions(row.request.prompt_id, not isnan(table[index][0]))
             candidates = list(zip(table[index][:count], table[index][count:], strict=True))
             stops = len(row.request.stop_ids)
             self._select_beams(index, row, candidates[: max(2, 1 + stops) * self.plan.width], vocab)
@@ -73,7 +73,7 @@ class BeamSearch(BeamDecoder):
         beams, and ends the row, the index-th in the caches, if due.
         """
         width = self.plan.width
-        parent_offset = len(row.tokens) - row.width
+        parent_offset = len(row.trie_tokens) - row.width
         length = row.layers + 1
         row.steps.append(StepRecord(0, 0, 0, 1, (width,)))
         assert isinstance(row, SearchRow)
@@ -92,7 +92,7 @@ class BeamSearch(BeamDecoder):
                 pool.append((score, likelihood, tokens))
         pool.sort(key=lambda is_final: -is_final[0])
         del pool[width:]
-        active = [beam for beam in active if beam.likelihood > -torch.inf][:width]
+        active = [beam for beam in active if beam.log_likelihood > -torch.inf][:width]
         if active:
             best = replace(active[0], length=length).score(self.plan.length_penalty)
             hopeless = len(pool) == width and best <= pool[-1][0]

@@ -25,7 +25,7 @@ from spec_bench.records.types import Finish, Request, StepRecord
 from spec_bench.verify.beams import (
     LayerVerdict,
     compute_layer_width,
-    compute_missing_beam_laws,
+    compute_missing_beam_probs_and_counts,
     compute_residual_chain,
     compute_trial_acceptances,
     verify_layer,
@@ -39,13 +39,13 @@ class CacheMoves:
     indices wait for the next transfer to the device, before the next pass.
     """
 
-    length: int = 0  # slots before node 0
-    kept: tuple[Sequence[int], ...] = ()  # per cache the nodes to keep, in increasing order
+    first_slot: int = 0  # of node 0
+    kept_nodes: tuple[Sequence[int], ...] = ()  # per cache the nodes to keep, in increasing order
 
     def apply(self, caches: Sequence[Any], row: int) -> None:
         """Moves the nodes of a row in its caches."""
-        for cache, nodes in zip(caches, self.kept, strict=False):
-            cache.commit(row, self.length, nodes)
+        for cache, nodes in zip(caches, self.kept_nodes, strict=False):
+            cache.commit(row, self.first_slot, nodes)
 
 
 def combine_moves(moves: Sequence[CacheMoves], cache_count: int) -> list[Tensor]:
@@ -56,17 +56,17 @@ def combine_moves(moves: Sequence[CacheMoves], cache_count: int) -> list[Tensor]
     for cache in range(cache_count):
         pairs = []
         for move in moves:
-            nodes = enumerate(move.kept[cache] if move.kept else ())
+            nodes = enumerate(move.kept_nodes[cache] if move.kept_nodes else ())
             pairs.append(
                 [
-                    (move.length + node, move.length + target)
+                    (move.first_slot + node, move.first_slot + target)
                     for target, node in nodes
                     if target != node
                 ]
             )
         longest = max(map(len, pairs))
         for slots, move in zip(pairs, moves, strict=True):
-            filler = slots[-1] if slots else (move.length, move.length)
+            filler = slots[-1] if slots else (move.first_slot, move.first_slot)
             slots += [filler] * (longest - len(slots))
         tables.append(torch.tensor(pairs, dtype=torch.long).view(len(moves), longest, 2))
     return [table.permute(2, 0, 1) for table in tables] if any(t.numel() for t in tables) else []
@@ -78,13 +78,13 @@ class Beam:
 
     parent: int  # the node it continues
     token: int  # its last token
-    likelihood: float  # natural log of its probability under the target, temperature 1
+    log_likelihood: float  # natural log of its probability under the target, temperature 1
     length: int  # tokens generated, nothing after a stop token
     stopped: bool  # whether it has emitted a stop token
 
     def score(self, length_penalty: float) -> float:
         """Log-likelihood / length^penalty: 1 ranks by perplexity, 0 by likelihood."""
-        return self.likelihood / max(self.length, 1) ** length_penalty
+        return self.log_likelihood / max(self.length, 1) ** length_penalty
 
 
 @dataclass
@@ -100,14 +100,13 @@ class BeamRow(AnswerRow):
     request: Request  # what was asked for
     generator: torch.Generator  # the only source of its randomness
     trunk: list[int]  # the prompt and the tokens that all beams share, all in the caches
-    tokens: list[int]  # [n] the trie's nodes, the beams last
-    parents: list[int]  # [n] index of each node's parent, -1 for the trunk's end
+    trie_tokens: list[int]  # [n] the trie's nodes, the beams last
+    trie_parents: list[int]  # [n] index of each node's parent, -1 for the trunk's end
     beams: list[Beam]  # the beams; their nodes are the last ones
-    drafted: int = 0  # how many of the nodes the draft has run
+    drafted_nodes: int = 0  # how many of the nodes the draft has run
     layers: int = 0  # tokens that every beam has generated so far
-    moves: CacheMoves = field(
-        default_factory=CacheMoves
-    )  # nodes that must still move in the caches
+    # nodes that must still move in the caches
+    moves: CacheMoves = field(default_factory=CacheMoves)
     steps: list[StepRecord] = field(default_factory=list)  # one record per target call
     answer: tuple[int, ...] = ()  # the delivered tokens, once finished
     log_likelihood: float | None = 0.0  # of the answer; None where a text cut it
@@ -129,10 +128,10 @@ class BeamRow(AnswerRow):
         """Layers left before the length limit."""
         return self.request.max_new_tokens - self.layers
 
-    def ancestors(self) -> torch.Tensor:
+    def compute_ancestor_mask(self) -> torch.Tensor:
         """[n, n] True where the second node lies on the first one's path, itself included."""
-        mask = torch.eye(len(self.tokens), dtype=torch.bool)
-        for node, parent in enumerate(self.parents):
+        mask = torch.eye(len(self.trie_tokens), dtype=torch.bool)
+        for node, parent in enumerate(self.trie_parents):
             if parent >= 0:
                 mask[node] |= mask[parent]
         return mask
@@ -140,7 +139,7 @@ class BeamRow(AnswerRow):
     def compute_node_depths(self) -> list[int]:
         """[n] levels below the trunk's end, 0 for its children."""
         depth: list[int] = []
-        for parent in self.parents:
+        for parent in self.trie_parents:
             depth.append(0 if parent < 0 else depth[parent] + 1)
         return depth
 
@@ -148,7 +147,9 @@ class BeamRow(AnswerRow):
         """For each beam the first one with the same text, beams counted from 0."""
         texts: dict[tuple[int, int], int] = {}  # (the parent's, the token) -> a node with it
         node_text: list[int] = []
-        for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True)):
+        for node, (parent, token) in enumerate(
+            zip(self.trie_parents, self.trie_tokens, strict=True)
+        ):
             key = (-1 if parent < 0 else node_text[parent], token)
             node_text.append(texts.setdefault(key, node))
         beams = node_text[-self.width :]
@@ -157,10 +158,10 @@ class BeamRow(AnswerRow):
     def get_generated_tokens(self, beam: int) -> list[int]:
         """Returns the tokens that a beam has generated, beams counted from 0."""
         path = []
-        node = len(self.tokens) - self.width + beam
+        node = len(self.trie_tokens) - self.width + beam
         while node >= 0:
-            path.append(self.tokens[node])
-            node = self.parents[node]
+            path.append(self.trie_tokens[node])
+            node = self.trie_parents[node]
         return [*self.trunk, *reversed(path)][len(self.request.prompt_ids) :]
 
     def replace_beams(
@@ -174,11 +175,11 @@ class BeamRow(AnswerRow):
         """Replaces the input beams by a step's output beams, ``layers`` tokens longer.
 
         Parents index the row's nodes and after them the step's draft nodes, the forest, which the
-        target has run; of all these the draft has run the first ``drafted``. Returns the nodes to
+        target has run; of all these the draft has run the first ``draft_end``. Returns the nodes to
         keep in the caches, in increasing order: the beams' ancestors.
         """
-        tokens = [*self.tokens, *forest_tokens]
-        parents = [*self.parents, *forest_parents]
+        tokens = [*self.trie_tokens, *forest_tokens]
+        parents = [*self.trie_parents, *forest_parents]
         ancestors: set[int] = set()
         for beam in beams:
             node = beam.parent
@@ -187,30 +188,32 @@ class BeamRow(AnswerRow):
                 node = parents[node]
         nodes = sorted(ancestors)
         new_index = {-1: -1, **{node: index for index, node in enumerate(nodes)}}
-        self.tokens = [*(tokens[node] for node in nodes), *(beam.token for beam in beams)]
-        self.parents = [new_index[parents[node]] for node in nodes]
-        self.parents += [new_index[beam.parent] for beam in beams]
+        self.trie_tokens = [*(tokens[node] for node in nodes), *(beam.token for beam in beams)]
+        self.trie_parents = [new_index[parents[node]] for node in nodes]
+        self.trie_parents += [new_index[beam.parent] for beam in beams]
         self.beams = list(beams)
-        self.drafted = sum(node < draft_end for node in nodes)
+        self.drafted_nodes = sum(node < draft_end for node in nodes)
         self.layers += layers
         return nodes
 
     def grow_trunk(self, has_draft: bool) -> None:
         """Moves nodes that all beams share to the trunk, once all models have run them."""
-        run_count = self.drafted if has_draft else len(self.tokens) - self.width
+        run_count = self.drafted_nodes if has_draft else len(self.trie_tokens) - self.width
         shared_count = 0
-        while shared_count < run_count and self.parents.count(shared_count - 1) == 1:
+        while shared_count < run_count and self.trie_parents.count(shared_count - 1) == 1:
             shared_count += 1
-        self.trunk += self.tokens[:shared_count]
-        self.tokens = self.tokens[shared_count:]
-        self.parents = [max(parent - shared_count, -1) for parent in self.parents[shared_count:]]
-        self.drafted = max(self.drafted - shared_count, 0)
+        self.trunk += self.trie_tokens[:shared_count]
+        self.trie_tokens = self.trie_tokens[shared_count:]
+        self.trie_parents = [
+            max(parent - shared_count, -1) for parent in self.trie_parents[shared_count:]
+        ]
+        self.drafted_nodes = max(self.drafted_nodes - shared_count, 0)
 
     def end_with_best_beam(self, length_penalty: float) -> None:
         """Ends the row with its best beam; see ``Beam.score``."""
         best = max(range(self.width), key=lambda beam: self.beams[beam].score(length_penalty))
         beam = self.beams[best]
-        self.end_with_answer(self.get_generated_tokens(best)[: beam.length], beam.likelihood)
+        self.end_with_answer(self.get_generated_tokens(best)[: beam.length], beam.log_likelihood)
 
     def end_with_answer(self, answer: Sequence[int], log_likelihood: float) -> None:
         """Ends the row with an answer, cut at its first stop text, and limits the steps' delivered
@@ -239,7 +242,7 @@ def pack_input_beams(active: Sequence[BeamRow], max_beams: int) -> list[torch.Te
     stops = [row.request.stop_ids for row in active]
     stop_count = max(1, *map(len, stops))
     return [
-        pad_rows([[beam.likelihood for beam in row] for row in beams], max_beams, -torch.inf),
+        pad_rows([[beam.log_likelihood for beam in row] for row in beams], max_beams, -torch.inf),
         pad_rows([[beam.length for beam in row] for row in beams], max_beams, 0).long(),
         pad_rows([[beam.stopped for beam in row] for row in beams], max_beams, 0).bool(),
         pad_rows(stops, stop_count, -1).long(),
@@ -267,7 +270,7 @@ class ParentBeams:
     """The beams that a layer continues."""
 
     tokens: Tensor  # [R, B] last token of each
-    likelihood: Tensor  # [R, B] raw log-likelihood, -inf where there is no beam
+    log_likelihood: Tensor  # [R, B] raw log-likelihood, -inf where there is no beam
     length: Tensor  # [R, B] tokens generated, nothing after a stop token
     stopped: Tensor  # [R, B] whether it has emitted a stop token
     stop_ids: Tensor  # [R, S] the rows' stop tokens, filled up with -1
@@ -289,7 +292,7 @@ class ParentBeams:
         parent = cells // raw_log_probs.shape[-1]
         tokens = cells % raw_log_probs.shape[-1]
         log_p_gain = raw_log_probs.flatten(1).gather(1, cells)
-        likelihood = self.likelihood.gather(1, parent) + log_p_gain
+        likelihood = self.log_likelihood.gather(1, parent) + log_p_gain
         ends = (tokens.unsqueeze(-1) == self.stop_ids.unsqueeze(1)).any(dim=-1)
         was_stopped = self.stopped.gather(1, parent)
         length = self.length.gather(1, parent) + ~was_stopped
@@ -311,10 +314,11 @@ class ParentBeams:
 class DraftedLayers:
     """The draft's beams, one entry per layer."""
 
-    laws: list[Tensor]  # [R, B V] or [R, D V] the draft's beam distribution over all its parents
+    # [R, B V] or [R, D V] the draft's beam distribution over all its parents
+    beam_probs: list[Tensor]
     cells: list[Tensor]  # [R, D]
     # [R] whether the logits of each layer so far make distributions
-    lawful: list[Tensor] = field(default_factory=list)
+    valid_logits: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -328,7 +332,7 @@ class BeamOutcome:
     draft_parents: list[list[int]]  # per draft layer its D parents within the layer before
     draft_tokens: list[list[int]]  # per draft layer its D tokens
     # whether the target's and the draft's logits made distributions; if not, the rest means nothing
-    lawful: tuple[bool, bool] = (True, True)
+    valid_logits: tuple[bool, bool] = (True, True)
 
 
 _FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output beam
@@ -339,7 +343,7 @@ class JudgedLayer(NamedTuple):
 
     cells: Tensor  # [R, W] of the draft beams
     verdict: LayerVerdict
-    chain: Tensor  # [R, W + 1, B V] the residual distributions
+    residual_chain: Tensor  # [R, W + 1, B V] the residual distributions
     width: Tensor  # [R] how many beams the layer has
 
 
@@ -352,9 +356,9 @@ def _judge_drafted_layer(
     trials: TrialDraws,
 ) -> JudgedLayer:
     """Tests a layer's draft beams against the target's distribution ``target_probs`` [R, B V]."""
-    vocab = target_probs.shape[-1] // parents.likelihood.shape[1]
-    is_present = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
-    q = draft_layers.laws[layer] * is_present
+    vocab = target_probs.shape[-1] // parents.log_likelihood.shape[1]
+    is_present = (parents.log_likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
+    q = draft_layers.beam_probs[layer] * is_present
     cells = draft_layers.cells[layer]
     chain = compute_residual_chain(target_probs, q, plan.width)
     acceptances = compute_trial_acceptances(chain, q)
@@ -388,12 +392,12 @@ def verify_forest(
     draft_layers: DraftedLayers,
     plan: BeamPlan,
     settings: SamplingSettings,
-    limit: Tensor,
+    layer_limits: Tensor,
     draws: RandomSource,
 ) -> list[BeamOutcome]:
     """Verifies a forest and draws what is missing (Algorithm 1, corrected); one outcome per row, of
-    ``limit`` [R] layers at most. The logits [R, B + L D, V] are the target's, at the input beams
-    and at every draft beam.
+    ``layer_limits`` [R] layers at most. The logits [R, B + L D, V] are the target's, at the input
+    beams and at every draft beam.
     """
     rows = logits.shape[0]
     width = plan.width
@@ -403,29 +407,33 @@ def verify_forest(
     trials = draws.trials(depth * width)
     active = torch.ones(rows, dtype=torch.bool, device=logits.device)
     # where each row's verification ended: its layer, how many layers before it reached their width
-    final_layer = torch.zeros_like(limit)
-    full = torch.zeros_like(limit)
+    final_layer = torch.zeros_like(layer_limits)
+    full = torch.zeros_like(layer_limits)
     beams = logits.new_zeros((rows, len(_FIELDS), 2 * width), dtype=torch.float64)
     layer_widths = [torch.full((rows,), width, device=active.device)]
     for layer in range(depth + 1):
         start = inputs + (layer - 1) * width
         layer_logits = logits[:, start : start + width] if layer else logits[:, :inputs]
         log_p = parents.raw_log_probs(layer_logits)
-        law = warped_beam_probs(parents.likelihood, log_p, settings)
+        beam_probs = warped_beam_probs(parents.log_likelihood, log_p, settings)
         if layer < depth:
-            judged_layer = _judge_drafted_layer(layer, law, parents, draft_layers, plan, trials)
+            judged_layer = _judge_drafted_layer(
+                layer, beam_probs, parents, draft_layers, plan, trials
+            )
         else:
-            judged_layer = _judge_extra_layer(law, layer_widths[-1], width)
+            judged_layer = _judge_extra_layer(beam_probs, layer_widths[-1], width)
         cells, verdict, chain, layer_width = judged_layer
         layer_widths.append(layer_width)
-        laws, missing_count = compute_missing_beam_laws(chain, verdict, layer_width)
-        ends = active & ((missing_count > 0) | (limit == layer + 1))
-        new_cells = _draw_cells_where(ends, laws, draws)
+        missing_probs, missing_count = compute_missing_beam_probs_and_counts(
+            chain, verdict, layer_width
+        )
+        ends = active & ((missing_count > 0) | (layer_limits == layer + 1))
+        new_cells = _draw_cells_where(ends, missing_probs, draws)
         is_used = torch.arange(width, device=missing_count.device) < missing_count.unsqueeze(1)
         output = torch.cat([cells, new_cells], dim=1)  # of accepted beams, and of those drawn
         present = torch.cat([verdict.accepted, is_used], dim=1)
         children = parents.children(output, log_p)
-        fields = (output, present, children.likelihood, children.length, children.stopped)
+        fields = (output, present, children.log_likelihood, children.length, children.stopped)
         candidates = torch.stack([field.double() for field in fields], dim=1)
         beams = torch.where(ends[:, None, None], candidates, beams)
         final_layer = torch.where(ends, layer + 1, final_layer)
@@ -433,11 +441,13 @@ def verify_forest(
         active = active & ~ends
         if layer < depth:
             parents = parents.children(cells, log_p)
-            likelihood = parents.likelihood.masked_fill(~verdict.accepted, -torch.inf)
-            parents = replace(parents, likelihood=likelihood)
-    lawful = [is_distribution(logits).all(dim=1), *draft_layers.lawful]
+            likelihood = parents.log_likelihood.masked_fill(~verdict.accepted, -torch.inf)
+            parents = replace(parents, log_likelihood=likelihood)
+    valid_logits = [is_distribution(logits).all(dim=1), *draft_layers.valid_logits]
     widths = torch.stack(layer_widths[1:], 1)
-    return _copy_outcomes_to_host(final_layer, full, widths, beams, draft_layers, vocab, lawful)
+    return _copy_outcomes_to_host(
+        final_layer, full, widths, beams, draft_layers, vocab, valid_logits
+    )
 
 
 def _copy_outcomes_to_host(
@@ -447,18 +457,19 @@ def _copy_outcomes_to_host(
     beams: Tensor,
     draft_layers: DraftedLayers,
     vocab: int,
-    lawful: Sequence[Tensor],
+    valid_logits: Sequence[Tensor],
 ) -> list[BeamOutcome]:
     """Copies everything the host needs in one float64 transfer, and unpacks it by row."""
     depth = len(draft_layers.cells)
     places = beams.shape[2]
     parts = [final_layer.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]
-    parts += [*draft_layers.cells, torch.stack(list(lawful), dim=1)]
-    sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth), len(lawful)]
+    parts += [*draft_layers.cells, torch.stack(list(valid_logits), dim=1)]
+    sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth)]
+    sizes.append(len(valid_logits))
     outcomes = []
     for row in torch.cat([part.double() for part in parts], dim=1).tolist():
         numbers = iter(row)
-        (layer,), (accepted_layers,), all_widths, *columns, row_lawful = (
+        (layer,), (accepted_layers,), all_widths, *columns, logits_flags = (
             list(islice(numbers, size)) for size in sizes
         )
         fields = columns[: len(_FIELDS)]
@@ -471,7 +482,7 @@ def _copy_outcomes_to_host(
         parents = [[int(cell) // vocab for cell in cells] for cells in drafts]
         tokens = [[int(cell) % vocab for cell in cells] for cells in drafts]
         layer_widths = tuple(int(value) for value in all_widths[: int(layer)])
-        lawfully = bool(row_lawful[0]), all(row_lawful[1:])
+        row_valid_logits = bool(logits_flags[0]), all(logits_flags[1:])
         outcomes.append(
             BeamOutcome(
                 int(layer),
@@ -480,7 +491,7 @@ def _copy_outcomes_to_host(
                 output,
                 parents,
                 tokens,
-                lawfully,
+                row_valid_logits,
             )
         )
     return outcomes

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spec_bench.decode.decoder import Decoder, IterationResult
     from spec_bench.engine.tree_pass import TreeScorer
 
-_PARTS = "tokens", "valid", "parent", "ancestors", "own_depths"  # what a pass reads of a tree
+_PARTS = "tokens", "valid", "parent", "ancestors", "row_depths"  # what a pass reads of a tree
 
 
 class CompiledIteration:
@@ -54,17 +54,17 @@ class CompiledIteration:
         compiles; an iteration of this size must have run before, so that its constants exist.
         """
         self._committed, self._mask = committed, None
-        given = numbers, committed.roots.get_tensor(numbers.device)
+        tensors = numbers, committed.roots.get_tensor(numbers.device)
         CompiledIteration.running = self
         try:
             if self._function is None:
-                graph = make_fx(lambda *given: self._trace(*given))(*given)
+                graph = make_fx(lambda *tensors: self._trace(*tensors))(*tensors)
                 options = INDUCTOR_OPTIONS
                 self._function = torch.compile(
                     graph, fullgraph=True, dynamic=False, options=options
                 )
                 self._mask = None
-            path, message = self._function(*given)
+            path, message = self._function(*tensors)
         finally:
             CompiledIteration.running = None
         result: IterationResult = self._result._replace(path=path, packed_verdicts=message)
@@ -98,20 +98,20 @@ class CompiledIteration:
         return ForwardOutput(logits, None)
 
     def _trace_pass(self, model_pass: Callable[[Any], Tensor], tree: Any) -> Tensor:
-        given = [part for name in _PARTS if (part := getattr(tree, name, None)) is not None]
+        tensors = [part for name in _PARTS if (part := getattr(tree, name, None)) is not None]
         tree = copy(tree)
         tree.q = tree.log_q = []  # which are large
         self._passes.append((model_pass, tree))
-        logits: Tensor = _run_pass(len(self._passes) - 1, given)
+        logits: Tensor = _run_pass(len(self._passes) - 1, tensors)
         layout = logits.shape, logits.stride()
         make = partial(torch.empty_strided, dtype=logits.dtype, device=logits.device)
         self.make_logits.append(partial(make, *layout))
         return logits
 
-    def run_pass(self, place: int, given: Sequence[Tensor]) -> Tensor:
+    def run_pass(self, pass_index: int, tensors: Sequence[Tensor]) -> Tensor:
         """Runs a pass over the tensors of a tree."""
-        model_pass, tree = self._passes[place]
-        vars(tree).update(zip(_PARTS, given, strict=False), mask=self._mask)
+        model_pass, tree = self._passes[pass_index]
+        vars(tree).update(zip(_PARTS, tensors, strict=False), mask=self._mask)
         logits = model_pass(tree)
         self._mask = tree.mask
         return logits
@@ -120,12 +120,12 @@ class CompiledIteration:
 @torch.library.custom_op(
     "spec_bench::run_pass",
     mutates_args=(),
-    schema="(int place, Tensor[] given) -> Tensor",
+    schema="(int pass_index, Tensor[] tensors) -> Tensor",
 )
-def _run_pass(place: int, given: Sequence[Tensor]) -> Tensor:
-    return CompiledIteration.running.run_pass(place, given)
+def _run_pass(pass_index: int, tensors: Sequence[Tensor]) -> Tensor:
+    return CompiledIteration.running.run_pass(pass_index, tensors)
 
 
 @_run_pass.register_fake
-def _make_empty_logits(place: int, given: Sequence[Tensor]) -> Tensor:
-    return CompiledIteration.running.make_logits[place]()
+def _make_empty_logits(pass_index: int, tensors: Sequence[Tensor]) -> Tensor:
+    return CompiledIteration.running.make_logits[pass_index]()

@@ -19,9 +19,9 @@ from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import (
     GenerateDecoder,
-    check_transformers_sampling,
     describe_unsupported,
     make_assistance,
+    refuse_unsupported_sampling,
     require_transformers_module,
 )
 from spec_bench.draft.base import Drafter, drafter
@@ -78,7 +78,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         if fault := next(self._describe_misfits(), None):
-            raise UsageError(f"{self.title}: {fault}")
+            raise UsageError(f"{self.error_prefix}: {fault}")
 
     def _describe_misfits(self) -> Iterator[str]:
         """Yields a message for each pair of blocks that do not fit together."""
@@ -125,7 +125,7 @@ class DecoderConfig:
                 yield f"{tree_text} and {rule_text}; they must be the same"
 
     @property
-    def title(self) -> str:
+    def error_prefix(self) -> str:
         """Prefix of error messages."""
         return f"decoder {self.name!r}"
 
@@ -160,7 +160,7 @@ class DecoderConfig:
         if isinstance(tree, NodeList):
             return NodeList(tuple(path for path in tree.rank_paths if len(path) <= max_depth))
         raise UsageError(
-            f"{self.title}: the tree is {tree.shape.depth} levels deep, its drafter reaches "
+            f"{self.error_prefix}: the tree is {tree.shape.depth} levels deep, its drafter reaches "
             f"{max_depth}: so many has {self.name}:{max_depth} or decoder.tree.depth={max_depth}"
         )
 
@@ -173,13 +173,13 @@ class DecoderConfig:
             f"guess {decoder.depth} tokens"
         )
 
-    def check_siblings_under(self, settings: SamplingSettings) -> None:
+    def refuse_unfit_siblings(self, settings: SamplingSettings) -> None:
         """Raises UsageError if the rule does not fit how the tree draws siblings under sampling
         settings.
         """
         with _name_decoder_in_errors(self.name):
             if isinstance(self.verifier, TransformersDecoding):
-                check_transformers_sampling(settings)
+                refuse_unsupported_sampling(settings)
             if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
                 siblings = self.tree.siblings(settings)
                 self.verifier.check(self.tree.name, self.tree.shape, siblings, self.drafts)
@@ -197,12 +197,14 @@ class DecoderConfig:
         uses any, draft heads. ``rows`` requests at most decode together; decoders that do not run
         at the same time share a pool of caches.
 
-        Raises UsageError as ``check_siblings_under`` does; also if there are too few drafts, their
+        Raises UsageError as ``refuse_unfit_siblings`` does; also if there are too few drafts, their
         vocabulary is not the target's, or the heads are another kind, another model's or too few.
         """
-        self.check_siblings_under(settings)
+        self.refuse_unfit_siblings(settings)
         if isinstance(self.verifier, ServerDecoding):
-            raise UsageError(f"{self.title}: a server decodes it, which goes with engine=server")
+            raise UsageError(
+                f"{self.error_prefix}: a server decodes it, which goes with engine=server"
+            )
         models = self._select_drafts(target, drafts)
         pool = pool or CachePool()
         if isinstance(self.verifier, BeamVerifier):
@@ -221,7 +223,7 @@ class DecoderConfig:
             aid = make_assistance(self.drafter, self.tree, self.verifier, models)
             calls = self.drafter.count_draft_calls(self.tree.shape.depth)
             mark = self.verifier.mark
-            module = require_transformers_module(self.title, target)
+            module = require_transformers_module(self.error_prefix, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
         checked_heads = self._select_heads(target, heads)
@@ -250,7 +252,9 @@ class DecoderConfig:
         if self.drafter.has_own_model:
             return [self.drafter.make_own_model(target)]
         if len(drafts) < self.drafts:
-            raise UsageError(f"{self.title} uses {self.drafts} drafts, the pair has {len(drafts)}")
+            raise UsageError(
+                f"{self.error_prefix} uses {self.drafts} drafts, the pair has {len(drafts)}"
+            )
         for draft in drafts[: self.drafts]:
             if draft.vocab_size != target.vocab_size:
                 raise UsageError(
@@ -266,14 +270,14 @@ class DecoderConfig:
         if heads is None or heads.kind != kind:
             has = "none" if heads is None else f"{heads.kind} heads"
             raise UsageError(
-                f"{self.title} uses {kind} heads, got {has}: set pair.heads.{kind} to a folder "
-                "or hub id with such heads"
+                f"{self.error_prefix} uses {kind} heads, got {has}: set pair.heads.{kind} to a "
+                "folder or hub id with such heads"
             )
         sizes = heads.shape
         if sizes.hidden != target.hidden_size or sizes.vocab < target.vocab_size:
             raise UsageError(
-                f"{self.title}: the {kind} heads are for hidden states of {sizes.hidden} and "
-                f"{sizes.vocab} tokens, the target has {target.hidden_size} and "
+                f"{self.error_prefix}: the {kind} heads are for hidden states of {sizes.hidden} "
+                f"and {sizes.vocab} tokens, the target has {target.hidden_size} and "
                 f"{target.vocab_size}"
             )
         return heads
@@ -343,7 +347,7 @@ def read_decoder(
         drafter_config = drafter.read(drafter_block, "kind", "drafter")
         verifier_config = rule.read(verifier_block, "rule", "verifier")
     config = DecoderConfig(name, drafter_config, tree, verifier_config, tree_attention)
-    config.check_siblings_under(settings or SamplingSettings())
+    config.refuse_unfit_siblings(settings or SamplingSettings())
     return config
 
 

@@ -120,7 +120,7 @@ class Decoder(DecodingLoop[Row]):
         """
         return longest_prompt + max_new_tokens + self.policy.cache_slots
 
-    def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
+    def cache_bytes_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
         slots = self.count_slots_per_row(longest_prompt, max_new_tokens)
         target = self.target.bytes_per_slot * self._scorer.rows_per_sequence
         heads = self.heads.bytes_per_slot if self.heads else 0
@@ -132,15 +132,15 @@ class Decoder(DecodingLoop[Row]):
         kind = self.drafter.kind if self.drafter.has_own_model else "draft"
         draft_slots = slots + self.drafter.extra_slots(self.heads)
         draft_caches = [
-            self.pool.cache(f"{kind} {index}", draft, self.rows, draft_slots)
+            self.pool.get_or_grow_cache(f"{kind} {index}", draft, self.rows, draft_slots)
             for index, draft in enumerate(self.drafts)
         ]
         heads_cache = None
         if self.heads is not None and self.heads.bytes_per_slot:
-            heads_cache = self.pool.cache("heads", self.heads, self.rows, draft_slots)
+            heads_cache = self.pool.get_or_grow_cache("heads", self.heads, self.rows, draft_slots)
         caches = (self._scorer.cache, *draft_caches, heads_cache)
         cache_states = [
-            (id(cache), getattr(cache, "grown", 0)) for cache in caches if cache is not None
+            (id(cache), getattr(cache, "growth_count", 0)) for cache in caches if cache is not None
         ]
         on_gpu = self.target.device.type == "cuda"
         if cache_states != self._cache_states or not on_gpu:
@@ -169,7 +169,7 @@ class Decoder(DecodingLoop[Row]):
         """
         if self.policy.waits_for_device or not self.drafting.recordable or not self.tree_attention:
             return None
-        if self.make_draws is not SeededSource or processes.count_processes() > 1:
+        if self.make_draws is not SeededSource or processes.count_torchrun_processes() > 1:
             return None
         draws = self.make_greedy_if_cold(DrawRecorder([torch.Generator(self.target.device)]))
         committed, ints = self.make_dummy_inputs(1, 1)
@@ -290,7 +290,7 @@ class Decoder(DecodingLoop[Row]):
             packed_verdicts = message.tolist()
         self.iteration_counts.count(graph is not None)
         for row, packed_verdict in zip(active, packed_verdicts, strict=True):
-            layout.check_logits(row.request.prompt_id, packed_verdict)
+            layout.require_distributions(row.request.prompt_id, packed_verdict)
         verdicts = [layout.unpack(packed_verdict) for packed_verdict in packed_verdicts]
         if path is not None:
             nodes = [verdict.nodes for verdict in verdicts]
@@ -316,7 +316,7 @@ class Decoder(DecodingLoop[Row]):
         tree = self.policy.grow_tree(
             GrowthContext(drafting, committed, device, self.settings, draws)
         )
-        processes.copy_from_first_process(*tree.parts())
+        processes.copy_from_first_process(*tree.list_varying_tensors())
         logits, hidden = (passes or self._scorer).score(tree, committed.lengths)
         result = self.walk(
             ScoredTree(tree, logits, self.settings, draws, self.policy.merge_copies), self.rule

@@ -53,7 +53,7 @@ class GeneratedRow(AnswerRow):
         """Log-likelihood of the answer, scored on demand, outside the measured time."""
         return compute_log_likelihood(self.target, self.request.prompt_ids, self.answer)
 
-    def generation(
+    def make_generation(
         self,
         prefill_s: float,
         decode_s: float,
@@ -62,7 +62,7 @@ class GeneratedRow(AnswerRow):
     ) -> Generation:
         """Returns the record, the prompt's share of the passes counted as prefill."""
         draft, target = self.prompt_s
-        record = super().generation(prefill_s, decode_s, draft_s, target_s)
+        record = super().make_generation(prefill_s, decode_s, draft_s, target_s)
         return replace(
             record,
             prefill_s=prefill_s + draft + target,
@@ -79,30 +79,30 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     name: str
     target: HuggingFaceModel
     drafts: Sequence[LanguageModel]  # the assistant, if there is one
-    aid: Assistance  # what drafts
+    assistance: Assistance  # what drafts
     settings: SamplingSettings
     rows: int
     lossless: Lossless
-    calls: int  # L of MBSU
+    sequential_draft_calls: int  # L of MBSU
 
     def __post_init__(self) -> None:
         self._forward_s = (0.0, 0.0)
 
     @property
     def depth(self) -> int:
-        return self.aid.tokens
+        return self.assistance.draft_tokens
 
     nodes = depth
 
     @property
     def draft_calls(self) -> int:
-        return self.calls
+        return self.sequential_draft_calls
 
     def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
         """The library's own cache grows to the text and the proposals after it; counted with the
         root, as for our own decoders.
         """
-        return longest_prompt + max_new_tokens + 1 + self.aid.tokens
+        return longest_prompt + max_new_tokens + 1 + self.assistance.draft_tokens
 
     def reserve(self, slots: int) -> None:
         """The library makes its own cache, a new one for every text."""
@@ -113,7 +113,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     def step(self, active: Sequence[GeneratedRow]) -> int:
         """Decodes whole answers."""
         requests = [row.request for row in active]
-        result = run_generate(self.target, requests, self.settings, active[0].seed, self.aid)
+        result = run_generate(self.target, requests, self.settings, active[0].seed, self.assistance)
         draft_s, target_s = (seconds / len(active) for seconds in result.prompt_s)
         for row, tokens in zip(active, result.answers, strict=True):
             row.prompt_s = draft_s, target_s
@@ -122,7 +122,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
                 result.calls,
                 len(row.request.prompt_ids),
                 tokens,
-                self.aid,
+                self.assistance,
             )
             row.finish = "length" if row.request.find_end(tokens) is None else "stop"
         drafting_s, verifying_s = self._forward_s
@@ -146,7 +146,7 @@ def build_step_records(
     calls: Sequence[TargetPassSize],
     prompt: int,
     tokens: Sequence[int],
-    aid: Assistance,
+    assistance: Assistance,
 ) -> list[StepRecord]:
     """Builds a row's step records from the target's passes, the first of which ran the prompt.
 
@@ -154,10 +154,10 @@ def build_step_records(
     tokens tell the text's length. The library drops tokens accepted after an end, which our own
     decoders count: at most one block per text.
     """
-    if not aid.tokens:
+    if not assistance.draft_tokens:
         return [StepRecord(0, 0, 0, 1) for _ in tokens]
-    roots = [max(call.past, prompt - 1) for call in calls]
-    ends = [call.past + call.tokens for call in calls]
+    roots = [max(call.cached_tokens, prompt - 1) for call in calls]
+    ends = [call.cached_tokens + call.tokens for call in calls]
     gains = [next_root - start for start, next_root in pairwise([*roots, prompt + len(tokens) - 1])]
     return [
         StepRecord(end - root - 1, end - root - 1, count - 1, count)
@@ -187,7 +187,7 @@ def describe_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -
             yield f"transformers looks up one chain, tree.width is {width}"
 
 
-def check_transformers_sampling(settings: SamplingSettings) -> None:
+def refuse_unsupported_sampling(settings: SamplingSettings) -> None:
     """Checks that transformers can sample that way. Raises UsageError: the draft has a temperature
     of its own, or the library lacks a setting.
     """
@@ -209,7 +209,7 @@ def make_assistance(
     """Returns what drafts, as ``generate`` takes it."""
     depth = tree.shape.depth
     if isinstance(drafter, Lookup):
-        return Assistance(tokens=depth, longest=drafter.longest)
+        return Assistance(draft_tokens=depth, ngram_size=drafter.longest)
     if not drafts:
         return Assistance()
     module: Any = drafts[0]

@@ -30,7 +30,7 @@ class IterationCounts:
         self.eager += not is_recorded
 
     @property
-    def describe_recorded_share(self) -> str:
+    def recorded_share_text(self) -> str:
         """Returns ``recorded``, with its share if it is not all, or ``eager``."""
         if not self.recorded or not self.eager:
             return "recorded" if self.recorded else "eager"
@@ -114,7 +114,7 @@ class DecodingLoop(ABC, Generic[RowType]):
     def take_forward_s(self) -> tuple[float, float]:
         """(draft, target) seconds in forward passes since the last call."""
 
-    def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
+    def cache_bytes_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Bytes of keys and values that this decoder needs per row, of target and drafts."""
         slots = self.count_slots_per_row(longest_prompt, max_new_tokens)
         return slots * sum(model.bytes_per_slot for model in (self.target, *self.drafts))
@@ -162,7 +162,9 @@ class DecodingLoop(ABC, Generic[RowType]):
         if meter:
             meter.end()
         return [
-            replace(row.generation(*clock.seconds(row)), latency_s=clock.latency_s(row))
+            replace(
+                row.make_generation(*clock.get_row_seconds(row)), latency_s=clock.latency_s(row)
+            )
             for row in rows
         ]
 

@@ -209,7 +209,7 @@ class GraphCache:
                 (rows, tokens): IterationGraph(decoder, rows, tokens, numbers, compiled)
                 for tokens in buckets
             }
-            return graphs, self._describe_canary_fault(graphs, requests)
+            return graphs, self._describe_wrong_graph_token(graphs, requests)
         except Exception as error:  # recording fails in many ways; few may end a run
             raise_if_device_lost(error)
             return {}, f"{rows} rows: {to_one_line(error)}"
@@ -264,7 +264,7 @@ class GraphCache:
             signs = 1 - 2 * (torch.arange(numbers.shape[1], device=numbers.device) % 2)
             numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
 
-    def _describe_canary_fault(
+    def _describe_wrong_graph_token(
         self,
         graphs: dict[tuple[int, int], IterationGraph],
         requests: Sequence[Request],

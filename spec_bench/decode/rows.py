@@ -10,7 +10,7 @@ import torch
 from spec_bench.records.types import Finish, Generation, PromptError, Request, StepRecord
 
 
-def check_logits(
+def require_distributions(
     prompt_id: str, target_is_valid: float | bool, draft_is_valid: float | bool = True
 ) -> None:
     """Raises PromptError with the prompt and the model if the logits make no distribution."""
@@ -37,7 +37,7 @@ class AnswerRow(ABC):
     def answer(self) -> tuple[int, ...]:
         """The delivered tokens."""
 
-    def generation(
+    def make_generation(
         self,
         prefill_s: float,
         decode_s: float,
@@ -165,7 +165,7 @@ class BatchClock:
         self._draft_s += draft_s
         self._target_s += target_s
 
-    def seconds(self, row: AnswerRow) -> tuple[float, float, float, float]:
+    def get_row_seconds(self, row: AnswerRow) -> tuple[float, float, float, float]:
         """Returns a row's (prefill, decode, draft, target) seconds, after ``pause_decoding``."""
         read_s = sum(times.decode_s for times in self._rows.values())
         times = self._rows[id(row)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from spec_bench.core.host_device import cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import raw_token_log_probs
-from spec_bench.decode.rows import check_logits
+from spec_bench.decode.rows import require_distributions
 from spec_bench.verify.walk import WalkResult
 
 
@@ -43,13 +43,15 @@ class VerdictLayout(NamedTuple):
         sizes = packed_verdict[1 + 3 * width : 3 + 3 * width] if self.depth else (0, 0)
         return RowVerdict([*map(int, path)], [*map(int, tokens)], log_probs, *map(int, sizes))
 
-    def check_logits(self, prompt_id: str, packed_verdict: Sequence[float]) -> None:
+    def require_distributions(self, prompt_id: str, packed_verdict: Sequence[float]) -> None:
         """Raises PromptError if a largest logit, with which a row of ``pack_verdicts`` ends, is not
         finite.
         """
         draft = len(packed_verdict) - sum(self.node_counts[1:])
         target = map(math.isfinite, packed_verdict[draft - self.node_counts[0] : draft])
-        check_logits(prompt_id, all(target), all(map(math.isfinite, packed_verdict[draft:])))
+        require_distributions(
+            prompt_id, all(target), all(map(math.isfinite, packed_verdict[draft:]))
+        )
 
 
 def pack_verdicts(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:

@@ -248,7 +248,7 @@ def list_head_kinds() -> tuple[str, ...]:
     return tuple(kind for kind, registered in drafter.items() if registered.heads is not None)
 
 
-def find_heads_class(kind: str) -> type[DraftHeads]:
+def get_heads_class(kind: str) -> type[DraftHeads]:
     """Returns the network of a kind of heads. Raises UsageError if there is no such kind."""
     if kind not in list_head_kinds():
         raise UsageError(f"heads must be one of {', '.join(list_head_kinds())}, got {kind!r}")

@@ -215,44 +215,43 @@ class HeadCacheDraftState(DraftState):
 
     recordable = True
 
-    def __init__(self, resources: DraftResources, waiting: int) -> None:
+    def __init__(self, resources: DraftResources, initial_pending_count: int) -> None:
         head = resources.heads
         rows = resources.rows
         self._target = resources.target
         self._cache = resources.heads_cache
         self._head = head
         like = next(head.parameters())
-        self._handed = like.new_zeros(
-            (rows, 1, head.hidden_input_width)
-        )  # [rows, P, W], not yet cached
-        self._waiting = [waiting] * rows
+        # [rows, P, W] not yet cached
+        self._pending_hidden = like.new_zeros((rows, 1, head.hidden_input_width))
+        self._pending_counts = [initial_pending_count] * rows
         self._cached = [0] * rows  # entries of each row that the target's states made
         self._outputs = like.new_empty(0)  # the head's own
         self._timer = ForwardTimer(like.device)
 
     def observe_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         rows, count = path.shape
-        buffer = self._handed
+        buffer = self._pending_hidden
         if count > buffer.shape[1]:
-            self._handed = buffer.new_zeros((buffer.shape[0], count, buffer.shape[2]))
+            self._pending_hidden = buffer.new_zeros((buffer.shape[0], count, buffer.shape[2]))
             for pending in range(1, count + 1):  # as many as may wait from now on
                 cached_arange(pending, buffer.device)
         path_states = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-        self._handed[:rows, :count] = path_states.to(buffer.dtype)
+        self._pending_hidden[:rows, :count] = path_states.to(buffer.dtype)
 
     def update_cached_counts(
         self, lengths: Sequence[int], accepted: Sequence[int], depth: int
     ) -> None:
         for row, (length, committed_count) in enumerate(zip(lengths, accepted, strict=True)):
             self._cached[row] = length
-            self._waiting[row] = committed_count
+            self._pending_counts[row] = committed_count
 
     def count_max_pending(self, rows: int, fixed: bool) -> int:
         """Returns P: the most pending entries of the first R rows, or with ``fixed`` of any row."""
-        return self._handed.shape[1] if fixed else max(self._waiting[:rows])
+        return self._pending_hidden.shape[1] if fixed else max(self._pending_counts[:rows])
 
     def move_row(self, source: int, target: int) -> None:
         self._cache.move_row(source, target, self._cached[source])
-        self._handed[target] = self._handed[source]
+        self._pending_hidden[target] = self._pending_hidden[source]
         self._cached[target] = self._cached[source]
-        self._waiting[target] = self._waiting[source]
+        self._pending_counts[target] = self._pending_counts[source]

@@ -271,7 +271,7 @@ class DFlashHead(CachedHead):
         }
         if shape.markov_rank:
             config |= {"markov_rank": shape.markov_rank, "markov_head_type": _TERMS[shape.gated]}
-        weights = eagle_files.with_vocabulary_maps(self.state_dict(), self.ids, shape.vocab)
+        weights = eagle_files.add_vocabulary_maps(self.state_dict(), self.ids, shape.vocab)
         return PublicCheckpoint(eagle_files.FILE, weights, config)
 
 
@@ -285,13 +285,13 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     """
 
     def __init__(self, resources: DraftResources) -> None:
-        super().__init__(resources, waiting=0)
+        super().__init__(resources, initial_pending_count=0)
         self.has_term = resources.heads.shape.markov_rank > 0
         self._starts, self._before = HostDeviceInts(), HostDeviceInts()
         self._new = 0  # entries of a row that are written before a block
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
-        self._cached[row] = self._waiting[row] = 0
+        self._cached[row] = self._pending_counts[row] = 0
 
     @torch.inference_mode()
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
@@ -313,10 +313,10 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
         self._timer.start()
         rows = len(committed)
         head = self._head
-        device = self._handed.device
+        device = self._pending_hidden.device
         if self._new:
             # A row with fewer writes fillers after them, where the block comes next.
-            self._write_context(self._handed[:rows, : self._new], 0, self._starts)
+            self._write_context(self._pending_hidden[:rows, : self._new], 0, self._starts)
         block = head.embed_block(committed.roots.get_tensor(device), self._target.embed)
         rotation = self._plan_write_and_get_rotation(block, 0, self._before)
         slots = cached_arange(max(self._before) + block.shape[1], device)
@@ -339,7 +339,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
 
     def _write_context(self, hidden: Tensor, row: int, starts: HostDeviceInts) -> None:
         """Writes the context entries of hidden states [R, P, W] to the cache from ``starts`` on."""
-        entries = self._head.project_context(hidden.to(self._handed.dtype))
+        entries = self._head.project_context(hidden.to(self._pending_hidden.dtype))
         rotation = self._plan_write_and_get_rotation(entries, row, starts)
         for layer, keys_and_values in enumerate(
             self._head.compute_context_keys_values(entries, rotation)

@@ -78,7 +78,7 @@ class EagleDraftState(HeadCacheDraftState):
     """
 
     def __init__(self, resources: DraftResources, zero_first: bool = False) -> None:
-        super().__init__(resources, waiting=1)
+        super().__init__(resources, initial_pending_count=1)
         self._zero_first = zero_first
         self._prompts: list[Sequence[int]] = [()] * resources.rows
 
@@ -86,18 +86,18 @@ class EagleDraftState(HeadCacheDraftState):
         """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
         self._prompts[row] = prompt
         self._cached[row] = 0
-        self._waiting[row] = 1
-        self._handed[row] = 0
+        self._pending_counts[row] = 1
+        self._pending_hidden[row] = 0
 
     @torch.inference_mode()
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         """Runs a chunk's pairs; the prompt's last one waits for the first tree."""
         prompt = self._prompts[row]
-        hidden = hidden.to(self._handed.dtype)
+        hidden = hidden.to(self._pending_hidden.dtype)
         count = hidden.shape[0]
         if start + count == len(prompt) - 1:
             count -= 1
-            self._handed[row, 0] = hidden[-1]
+            self._pending_hidden[row, 0] = hidden[-1]
             self._cached[row] = start + count
         if not count:
             return
@@ -110,7 +110,7 @@ class EagleDraftState(HeadCacheDraftState):
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        pending_counts = self._waiting[: len(committed)]
+        pending_counts = self._pending_counts[: len(committed)]
         width = self.count_max_pending(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root, where the tree is written next.
         self._tokens = HostDeviceInts(
@@ -130,8 +130,8 @@ class EagleDraftState(HeadCacheDraftState):
         self._timer.start()
         rows = len(committed)
         pending = len(self._tokens[0])
-        tokens = self._tokens.get_tensor(self._handed.device)
-        features: Any = self._wrap_head(self._handed[:rows, :pending])
+        tokens = self._tokens.get_tensor(self._pending_hidden.device)
+        features: Any = self._wrap_head(self._pending_hidden[:rows, :pending])
         output = run_causal_tokens(
             features, self._cache, self._starts, tokens, logits_to_keep=0
         ).hidden
@@ -204,12 +204,12 @@ class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
         rows = len(committed)
         pending = len(self._tokens[0])
         mask_count = self._count - 1
-        device = self._handed.device
+        device = self._pending_hidden.device
         mask = self._head.shape.mask_token
         root_index = self._last.get_tensor(device).unsqueeze(1)
         assert mask is not None
         tokens = append_masks(self._tokens.get_tensor(device), root_index, mask_count, mask)
-        features_in = self._handed[:rows, :pending]
+        features_in = self._pending_hidden[:rows, :pending]
         features: Any = self._wrap_head(
             append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
         )

@@ -203,7 +203,7 @@ def rename_weights_and_read_ids(
     return our_weights, ids
 
 
-def with_vocabulary_maps(
+def add_vocabulary_maps(
     weights: Mapping[str, Tensor],
     ids: Tensor | None,
     vocab: int,
@@ -227,7 +227,7 @@ def build_eagle_checkpoint(
     ids: Tensor | None,
 ) -> PublicCheckpoint:
     """Builds a head's weights and config as the public code has them."""
-    tensors = with_vocabulary_maps(weights, ids, shape.vocab)
+    tensors = add_vocabulary_maps(weights, ids, shape.vocab)
     layer = to_transformers_config(shape)
     if version == 1:
         config = {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}

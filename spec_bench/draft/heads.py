@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from spec_bench.draft.base import find_heads_class, list_head_kinds
+from spec_bench.draft.base import get_heads_class, list_head_kinds
 from spec_bench.draft.network import DraftHeads
 from spec_bench.settings.fields import get_first_line
 from spec_bench.system import files
@@ -31,7 +31,7 @@ def load_heads(
     config_path = folder / "config.json"
     config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
     for kind in list_head_kinds():
-        heads = find_heads_class(kind)
+        heads = get_heads_class(kind)
         weights = heads.load_weights_of_kind(folder, config)
         if weights is not None:
             loaded = heads.from_weights(weights, config)

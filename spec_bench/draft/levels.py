@@ -57,12 +57,12 @@ class OnePassDraftState(DraftState):
         return logits.unsqueeze(2)
 
 
-def append_masks(values: Tensor, last_index: Tensor, masks: int, mask: int | Tensor) -> Tensor:
-    """Appends ``masks`` masks to each row's ``values`` [R, P, ...]; returns [R, P + masks, ...].
+def append_masks(values: Tensor, last_index: Tensor, mask_count: int, mask: int | Tensor) -> Tensor:
+    """Appends masks to each row's ``values`` [R, P, ...]; returns [R, P + mask_count, ...].
 
     A row's last known value is at ``last_index`` [R, 1]; ``mask`` replaces all after it.
     """
-    padded = pad(values, (*(0, 0) * (values.ndim - 2), 0, masks))
+    padded = pad(values, (*(0, 0) * (values.ndim - 2), 0, mask_count))
     is_known = cached_arange(padded.shape[1], padded.device) <= last_index
     return torch.where(is_known.view(*is_known.shape, *[1] * (values.ndim - 2)), padded, mask)
 

@@ -45,9 +45,9 @@ class GuessBounds:
     width: int  # most nodes of a level
     depth: int  # most levels
     # least share of its parent's occurrences that a guessed node's token must follow
-    share: float = 0.0
+    min_share: float = 0.0
     # most nodes in all for each token of the match; None: no such bound
-    per_match: float | None = None
+    nodes_per_match_token: float | None = None
 
 
 class NgramIndex:
@@ -89,12 +89,12 @@ class NgramIndex:
         """
         length, ends = self.find_longest_match()
         budget = bounds.width * bounds.depth
-        if bounds.per_match is not None:
-            budget = min(budget, int(bounds.per_match * length))
+        if bounds.nodes_per_match_token is not None:
+            budget = min(budget, int(bounds.nodes_per_match_token * length))
         levels: list[list[GuessedNode]] = []
         parent_ends: list[list[int]] = [ends] if ends else []
         while parent_ends and len(levels) < bounds.depth and budget > 0:
-            level = self._find_next_nodes(parent_ends, len(levels), bounds.share)[
+            level = self._find_next_nodes(parent_ends, len(levels), bounds.min_share)[
                 : min(bounds.width, budget)
             ]
             if not level:
@@ -108,7 +108,7 @@ class NgramIndex:
         self,
         parent_ends: Sequence[list[int]],
         offset: int,
-        share: float,
+        min_share: float,
     ) -> list[tuple[GuessedNode, list[int]]]:
         """Finds the nodes below a level's, best first, each with its occurrences. ``parent_ends``
         holds the ends of each node's matches, ``offset`` tokens before.
@@ -120,7 +120,7 @@ class NgramIndex:
                 if end + offset < len(self.tokens):
                     ends_by_token.setdefault(self.tokens[end + offset], []).append(end)
             for token, child_ends in ends_by_token.items():
-                if len(child_ends) >= share * len(ends):
+                if len(child_ends) >= min_share * len(ends):
                     insort(
                         candidates, (-len(child_ends), -child_ends[-1], parent, token, child_ends)
                     )

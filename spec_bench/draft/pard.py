@@ -86,9 +86,8 @@ class Pard(Drafter):
     def make_state(self, resources: DraftResources) -> DraftState:
         """Raises UsageError if the draft has another tokenizer, or no mask token is named."""
         (model,) = resources.models
-        id_offset = (
-            model.vocab_size if isinstance(model, VocabularyMappedModel) else 0
-        )  # of its own tokens
+        # of its own tokens
+        id_offset = model.vocab_size if isinstance(model, VocabularyMappedModel) else 0
         if getattr(model, "pieces", None):
             raise UsageError("a pard drafter needs a draft with the target's tokenizer")
         token = getattr(model, "mask_token", None) if self.mask_token is None else self.mask_token

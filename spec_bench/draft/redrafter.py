@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import LastHiddenDraftState
-from spec_bench.draft.eagle_files import rename_weights_and_read_ids, with_vocabulary_maps
+from spec_bench.draft.eagle_files import add_vocabulary_maps, rename_weights_and_read_ids
 from spec_bench.draft.network import (
     DraftHeads,
     HeadPlan,
@@ -50,7 +50,7 @@ class RecurrentShape:
     inner: int | None = None  # width of the residual blocks; 2 D unless a projection narrows them
 
     @property
-    def block_width(self) -> int:
+    def residual_width(self) -> int:
         """Width of the residual blocks."""
         return 2 * self.hidden if self.inner is None else self.inner
 
@@ -64,11 +64,11 @@ class RecurrentHead(DraftHeads):
         super().__init__()
         self.shape = shape
         self.register_buffer("ids", ids, persistent=False)
-        if shape.block_width != 2 * shape.hidden:
-            self.input_proj = nn.Linear(2 * shape.hidden, shape.block_width)
+        if shape.residual_width != 2 * shape.hidden:
+            self.input_proj = nn.Linear(2 * shape.hidden, shape.residual_width)
         self.lm_head = nn.Sequential(
-            *(ResidualBlock(shape.block_width) for _ in range(shape.blocks)),
-            nn.Linear(shape.block_width, shape.vocab if ids is None else len(ids), bias=False),
+            *(ResidualBlock(shape.residual_width) for _ in range(shape.blocks)),
+            nn.Linear(shape.residual_width, shape.vocab if ids is None else len(ids), bias=False),
         )
         if shape.recurrent:
             self.rnn_u = nn.Linear(shape.hidden, shape.hidden)
@@ -85,7 +85,7 @@ class RecurrentHead(DraftHeads):
         recurrent state, [..., D] each.
         """
         features = torch.cat([x, state], dim=-1)
-        if self.shape.block_width != 2 * self.shape.hidden:
+        if self.shape.residual_width != 2 * self.shape.hidden:
             features = self.input_proj(features)
         return self.lm_head(features)
 
@@ -137,11 +137,11 @@ class RecurrentHead(DraftHeads):
             "model_type": "recurrent_drafting_drafter",
             "hidden_size": self.shape.hidden,
             "vocab_size": self.shape.vocab,
-            "exit_dim": self.shape.block_width,
+            "exit_dim": self.shape.residual_width,
             "num_draft_layers": self.shape.blocks,
             "rnn": self.shape.recurrent,
         }
-        weights = with_vocabulary_maps(self.state_dict(), self.ids, self.shape.vocab)
+        weights = add_vocabulary_maps(self.state_dict(), self.ids, self.shape.vocab)
         return PublicCheckpoint(_FILE, weights, config)
 
 

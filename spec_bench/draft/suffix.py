@@ -93,8 +93,8 @@ class SuffixIndex:
     """Proposes trees from one row's text and the earlier answers."""
 
     depth: int  # most tokens of a match and its proposal together
-    factor: float  # most tokens proposed for each token of the match
-    least: float  # the frequencies along a proposed token's path multiply to this much
+    nodes_per_match_token: float  # most tokens proposed for each token of the match
+    min_path_share: float  # least product of the frequencies along a proposed token's path
     answers: SuffixTrie | None  # the earlier ones; None: none are looked at
     tokens: list[int] = field(default_factory=list)
 
@@ -119,8 +119,10 @@ class SuffixIndex:
         for ends in (self._ends, self._ends_there):
             longest = ScoredGuess(0.0, [])
             for length, node in enumerate(ends[: len(self.tokens) - 1], 1):
-                limit = min(bounds.width * bounds.depth, int(self.factor * length + 1e-6))
-                proposal = propose_best_below(node, limit, bounds, self.least)
+                limit = min(
+                    bounds.width * bounds.depth, int(self.nodes_per_match_token * length + 1e-6)
+                )
+                proposal = propose_best_below(node, limit, bounds, self.min_path_share)
                 if proposal.score >= longest.score:
                     longest = proposal
             if longest.score > best.score:
@@ -164,32 +166,32 @@ def propose_best_below(
 
 
 class AnswerMemory(DraftMemory):
-    """Earlier answers as one trie: those given, and with ``keeps`` those of the job."""
+    """Earlier answers as one trie: those given, and with ``keeps_finished`` those of the job."""
 
     def __init__(
         self,
         depth: int,
-        before: Sequence[Sequence[int]] = (),
-        keeps: bool = True,
+        earlier_answers: Sequence[Sequence[int]] = (),
+        keeps_finished: bool = True,
     ) -> None:
         self._depth = depth
-        self._before = before
-        self._keeps = keeps
-        self._reset_to_given_answers()
+        self._earlier_answers = earlier_answers
+        self._keeps_finished = keeps_finished
+        self._reset_to_earlier_answers()
 
-    def _reset_to_given_answers(self) -> None:
-        self._read, self.trie = list[Sequence[int]](), SuffixTrie(self._depth)
-        for answer in self._before:
+    def _reset_to_earlier_answers(self) -> None:
+        self._remembered_answers, self.trie = list[Sequence[int]](), SuffixTrie(self._depth)
+        for answer in self._earlier_answers:
             self.trie.append_text(answer)
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
-        if not self._keeps:
+        if not self._keeps_finished:
             return
-        if list(answers[: len(self._read)]) != self._read:
-            self._reset_to_given_answers()
-        for answer in answers[len(self._read) :]:
+        if list(answers[: len(self._remembered_answers)]) != self._remembered_answers:
+            self._reset_to_earlier_answers()
+        for answer in answers[len(self._remembered_answers) :]:
             self.trie.append_text(answer)
-            self._read.append(answer)
+            self._remembered_answers.append(answer)
 
 
 @drafter("suffix")
@@ -232,10 +234,10 @@ class Suffix(Drafter):
         return hash_json(self.earlier_answers) if self.earlier else ""
 
     def make_memory(self) -> AnswerMemory | None:
-        keeps = self.memory == "finished"
+        keeps_finished = self.memory == "finished"
         return (
-            AnswerMemory(self.depth, self.earlier_answers, keeps)
-            if keeps or self.earlier_answers
+            AnswerMemory(self.depth, self.earlier_answers, keeps_finished)
+            if keeps_finished or self.earlier_answers
             else None
         )
 

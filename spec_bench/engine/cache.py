@@ -28,7 +28,7 @@ class WritePlan:
     row: int  # the first row of this pass, which has R adjacent ones
     starts: Sequence[int]  # [R] first slot written, one per row of the pass
     count: int  # T, tokens per row
-    reach: int  # S, slots that attention reads
+    read_slots: int  # S, slots that attention reads
 
     @property
     def rows(self) -> slice:
@@ -84,17 +84,17 @@ class SlotLayer(CacheLayerMixin):
         """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
         owner = self._owner
         plan = self._owner.plan
-        if owner.views is not None:
-            keys, values, new_keys, new_values = owner.views[self._place]
+        if owner.layer_views is not None:
+            keys, values, new_keys, new_values = owner.layer_views[self._place]
             new_keys.copy_(key_states)
             new_values.copy_(value_states)
             return keys, values
-        reach = (plan.rows, slice(None), slice(0, plan.reach))
+        reach = (plan.rows, slice(None), slice(0, plan.read_slots))
         keys = self.keys[reach]
         values = self.values[reach]
-        if owner.first is not None:
-            keys.narrow(2, owner.first, plan.count).copy_(key_states)
-            values.narrow(2, owner.first, plan.count).copy_(value_states)
+        if owner.common_start is not None:
+            keys.narrow(2, owner.common_start, plan.count).copy_(key_states)
+            values.narrow(2, owner.common_start, plan.count).copy_(value_states)
         else:
             rows, slots = owner.index[key_states.device]
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
@@ -106,7 +106,7 @@ class SlotLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(slots read, offset); only asked for by models that build masks themselves."""
-        return self._owner.plan.reach, 0
+        return self._owner.plan.read_slots, 0
 
     def get_seq_length(self) -> int:
         """Returns the first slot that the current pass writes."""
@@ -131,12 +131,13 @@ class SlotCache(Cache):
     one for values, so that a commit is one gather per layout and not one per layer.
     """
 
-    first: int | None = 0  # the slot that all rows of this pass start at; None if they differ
+    # the slot that all rows of this pass start at; None if they differ
+    common_start: int | None = 0
     # per layer the keys and values that this pass reads, and those it writes; None if each layer
     # looks for itself
-    views: list[tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
-
-    grown: int = 0  # how often it took new storage: what was recorded over another is of no use
+    layer_views: list[tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
+    # how often it took new storage: what was recorded over another is of no use
+    growth_count: int = 0
 
     def __init__(self, layouts: Sequence[LayerLayout], rows: int, slots: int) -> None:
         self.plan = _NO_PASS
@@ -153,7 +154,7 @@ class SlotCache(Cache):
         self.slots = slots
         self._storage: list[Tensor] = []
         self._members: list[list[int]] = []  # the layers of each pair of storage tensors
-        self.views = None
+        self.layer_views = None
         for layout in dict.fromkeys(self._layouts):
             members = [
                 i for i, member_layout in enumerate(self._layouts) if member_layout == layout
@@ -183,7 +184,7 @@ class SlotCache(Cache):
         rows = max(rows, self.rows)
         slots = max(slots, self.slots)
         self.free()
-        self.grown += 1
+        self.growth_count += 1
         self._allocate(rows, slots)
 
     def free(self) -> None:
@@ -191,7 +192,7 @@ class SlotCache(Cache):
         for layer in self.layers:
             layer.keys = layer.values = torch.empty((0, 0, 0, 0))
         self._storage.clear()
-        self.views = None
+        self.layer_views = None
         self.rows = 0
         self.slots = 0
 
@@ -200,7 +201,7 @@ class SlotCache(Cache):
         """Bytes allocated."""
         return sum(block.numel() * block.element_size() for block in self._storage)
 
-    def check(self, needed: int) -> None:
+    def require_slots(self, needed: int) -> None:
         """Raises a ValueError if a row has fewer slots than are needed."""
         if needed > self.slots:
             raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
@@ -209,13 +210,17 @@ class SlotCache(Cache):
         """Sets where the next pass writes; a ValueError if a row has no room for it. With ``views``
         all layers' parts of the storage are cut at once, which is quicker, but cannot be traced.
         """
-        self.check(max(plan.starts) + plan.count)
+        self.require_slots(max(plan.starts) + plan.count)
         self.plan = plan
-        self.first = plan.starts[0] if HostDeviceInts.wrap(plan.starts).are_known_equal else None
-        self.views = (
-            self._cut_layer_views(plan, self.first) if views and self.first is not None else None
+        self.common_start = (
+            plan.starts[0] if HostDeviceInts.wrap(plan.starts).are_known_equal else None
         )
-        if self.first is None:
+        self.layer_views = (
+            self._cut_layer_views(plan, self.common_start)
+            if views and self.common_start is not None
+            else None
+        )
+        if self.common_start is None:
             for device in {layout.device for layout in self._layouts}:
                 rows = cached_arange(plan.rows.stop, device)[plan.rows.start :].unsqueeze(1)
                 self.index[device] = rows, adjacent_slots(plan.starts, plan.count, device)
@@ -223,7 +228,7 @@ class SlotCache(Cache):
     def end_pass(self) -> None:
         """Ends the pass: forgets its plan, including the copy on the device."""
         self.plan = _NO_PASS
-        self.views = None
+        self.layer_views = None
         self.index.clear()
 
     def _cut_layer_views(
@@ -233,7 +238,7 @@ class SlotCache(Cache):
         views: list[Any] = [None] * len(self.layers)
         for pair, members in enumerate(self._members):
             inputs = [
-                block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]
+                block[:, plan.rows, :, : plan.read_slots] for block in self._storage[2 * pair :][:2]
             ]
             outputs = [part.narrow(3, start, plan.count) for part in inputs]
             parts = zip(*(part.unbind(0) for part in (*inputs, *outputs)), strict=True)
@@ -298,7 +303,7 @@ class CachePool:
     def __init__(self) -> None:
         self._held: dict[str, tuple[Any, Any]] = {}
 
-    def cache(
+    def get_or_grow_cache(
         self,
         role: str,
         model: Any,

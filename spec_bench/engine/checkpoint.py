@@ -85,9 +85,8 @@ def load_module(
     misfit = misfit or ("" if packed else _describe_integer_weights(path, revision))
     if misfit:
         raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
-    for parameter in (
-        module.parameters() if packed else ()
-    ):  # transformers 5.17 left some in bfloat16
+    # transformers 5.17 left some in bfloat16
+    for parameter in module.parameters() if packed else ():
         parameter.data = (
             parameter.data if parameter.dtype == torch.float32 else parameter.data.to(dtype)
         )

@@ -36,8 +36,8 @@ class Assistance(NamedTuple):
     """What drafts for ``generate``; nothing by default."""
 
     draft: HuggingFaceModel | None = None  # the assistant
-    tokens: int = 0  # most tokens proposed per call
-    longest: int = 0  # length of the n-gram looked up in the text so far; 0: no look-up
+    draft_tokens: int = 0  # most tokens proposed per call
+    ngram_size: int = 0  # length of the n-gram looked up in the text so far; 0: no look-up
     confidence: float = 0.0  # the assistant stops after a token less probable than this; 0: never
 
     @property
@@ -45,9 +45,9 @@ class Assistance(NamedTuple):
         """What ``generate`` is called with."""
         if self.draft is not None:
             return {"assistant_model": self.draft.module}
-        if self.longest:
-            sizes = {"max_matching_ngram_size": self.longest}
-            return {"prompt_lookup_num_tokens": self.tokens, **sizes}
+        if self.ngram_size:
+            sizes = {"max_matching_ngram_size": self.ngram_size}
+            return {"prompt_lookup_num_tokens": self.draft_tokens, **sizes}
         return {}
 
 
@@ -55,7 +55,7 @@ class TargetPassSize(NamedTuple):
     """A pass of the target."""
 
     tokens: int  # per row, the prompt's first ones too
-    past: int  # tokens that the cache held
+    cached_tokens: int  # tokens that the cache held
 
 
 class GenerateResult(NamedTuple):
@@ -73,27 +73,29 @@ def run_generate(
     requests: Sequence[Request],
     settings: SamplingSettings,
     seed: int,
-    aid: Assistance,
+    assistance: Assistance,
 ) -> GenerateResult:
     """Decodes requests together, padded on the left; all have the same stop tokens, and the
     settings are those of target and assistant alike.
     """
     from transformers import GenerationConfig
 
-    models = [target, *([aid.draft] if aid.draft else [])]
+    models = [target, *([assistance.draft] if assistance.draft else [])]
     devices = [model.device for model in models if model.device.type == "cuda"]
     watches = [_PassRecorder(model) for model in models]
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices))
         torch.manual_seed(seed)
         around.enter_context(_replaced_generation_settings(target.module, GenerationConfig()))
-        if aid.draft is not None:
+        if assistance.draft is not None:
             constant_length = GenerationConfig(  # which is not the library's default
-                num_assistant_tokens=max(1, aid.tokens),
+                num_assistant_tokens=max(1, assistance.draft_tokens),
                 num_assistant_tokens_schedule="constant",
-                assistant_confidence_threshold=aid.confidence,
+                assistant_confidence_threshold=assistance.confidence,
             )
-            around.enter_context(_replaced_generation_settings(aid.draft.module, constant_length))
+            around.enter_context(
+                _replaced_generation_settings(assistance.draft.module, constant_length)
+            )
         for watch in watches:
             around.enter_context(watch.record_calls())
         ids, mask = _pad_requests(requests, target.device)
@@ -110,11 +112,11 @@ def run_generate(
                 attention_mask=mask,
                 generation_config=_make_generation_config(target, requests, settings),
                 stopping_criteria=[find_ended] * any(r.stop_criteria.stop_texts for r in requests),
-                **aid.generate_arguments,
+                **assistance.generate_arguments,
             )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
             raise UsageError(f"transformers' own generate refuses: {error}") from error
-    target_s, draft_s, *_ = *(watch.seconds() for watch in watches), (0.0, 0.0)
+    target_s, draft_s, *_ = *(watch.get_prompt_and_total_s() for watch in watches), (0.0, 0.0)
     answers = [_cut_answer(text, request) for text, request in zip(texts, requests, strict=True)]
     return GenerateResult(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
 
@@ -137,7 +139,7 @@ class _PassRecorder:
         ):
             yield
 
-    def seconds(self) -> tuple[float, float]:
+    def get_prompt_and_total_s(self) -> tuple[float, float]:
         """Returns the prompt's own seconds, and those of all passes."""
         later_s = self.model.timer.take_s()
         later = len(self.calls) - 1

@@ -59,7 +59,7 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
     model.check_memory_and_disk(folder)
     start_s = time.monotonic()
     size = f"{model.disk_bytes / 2**30:.1f} GiB"
-    print(f"{file.name}: {model.weights}, {size}, once, into {folder}", file=sys.stderr)
+    print(f"{file.name}: {model.formats_text}, {size}, once, into {folder}", file=sys.stderr)
     part = folder.with_name(f"{folder.name}.part")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -130,7 +130,7 @@ class GGUFModel:
         return torch.bfloat16 if self._parameter_count() >= LARGE else torch.float32
 
     @cached_property
-    def weights(self) -> str:
+    def formats_text(self) -> str:
         """The weights' old and new format, such as ``Q4_K_M, dequantised to bfloat16``."""
         kinds = {
             int(file_type): file_type.name.removeprefix("MOSTLY_") for file_type in LlamaFileType
@@ -199,8 +199,8 @@ class GGUFModel:
         ):
             if needed_bytes > free:
                 raise UsageError(
-                    f"{str(self.file)!r}, {self.weights}, needs {needed_bytes / 2**30:.1f} GiB "
-                    f"{resource}, and {free / 2**30:.1f} are free"
+                    f"{str(self.file)!r}, {self.formats_text}, needs {needed_bytes / 2**30:.1f} "
+                    f"GiB {resource}, and {free / 2**30:.1f} are free"
                 )
 
     def write_weights(self, folder: Path) -> None:
@@ -263,7 +263,7 @@ class GGUFModel:
         config["dtype"] = str(self.dtype).removeprefix("torch.")
         generation = self._module.generation_config.to_dict()
         generation["eos_token_id"] = ends or None
-        made_of = {"made_of": self.file.name, "weights": self.weights}
+        made_of = {"made_of": self.file.name, "weights": self.formats_text}
         configs = {"config.json": config, "generation_config.json": generation}
         for name, values in {**configs, model_cache.ORIGIN_FILE: made_of}.items():
             values.pop("transformers_version", None)  # of one file every version makes one model
@@ -319,14 +319,14 @@ def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
     return values
 
 
-def main(asked: Namespace) -> int:
+def main(arguments: Namespace) -> int:
     """``spec-bench convert FILE``: 0 once the folder is there, 2 where it cannot be."""
     try:
-        if asked.remove:
-            return _remove_converted_models(asked.remove)
-        file = model_cache.find_gguf(asked.file.expanduser()) if asked.file else None
+        if arguments.remove:
+            return _remove_converted_models(arguments.remove)
+        file = model_cache.find_gguf(arguments.file.expanduser()) if arguments.file else None
         if file is None:
-            shown_file = repr(str(asked.file)) if asked.file else "nothing"
+            shown_file = repr(str(arguments.file)) if arguments.file else "nothing"
             raise UsageError(f"{shown_file} is no GGUF file, and no folder with one")
         folder = model_cache.get_converted_gguf_path(file)
         if not model_cache.has_model_config(folder):

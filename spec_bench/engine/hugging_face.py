@@ -50,9 +50,8 @@ class HuggingFaceModel:
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = LayerMaskMaker(config, self.dtype)
-        self.plain = PlainModel.build(
-            self.module, COMPILE[self.compile]
-        )  # None: modules are called
+        # None: modules are called
+        self.plain = PlainModel.build(self.module, COMPILE[self.compile])
         self.fused = COMPILE[self.compile] is not None  # whether its passes are compiled
         if self.fused and self.plain is None:
             kind = type(self.module).__name__
@@ -79,7 +78,7 @@ class HuggingFaceModel:
         on_device = all(layout.device == self.device for layout in self._layouts)
         if not self.compile.startswith("static") or self.device.type != "cuda" or not on_device:
             return
-        if processes.count_processes() > 1:
+        if processes.count_torchrun_processes() > 1:
             return  # communication between processes is not recorded
         if reason := explain_no_recording(config):
             log.warning("engine.compile=%s: iterations stay eager: %s", self.compile, reason)

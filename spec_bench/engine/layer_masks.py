@@ -78,7 +78,7 @@ class LayerMaskMaker:
         self.kinds = read_attention_kinds(config)
 
     @property
-    def longest_reach(self) -> int | None:
+    def longest_window(self) -> int | None:
         """Tokens of the longest window or chunk; None if there is none."""
         settings = [setting for kind in self.kinds if (setting := REACH[kind])]
         reaches = [getattr(self._config, setting) for setting in settings]

@@ -29,7 +29,7 @@ from spec_bench.engine.checkpoint import explain_load_error, load_module, read_c
 from spec_bench.engine.fused_linear import fuse_linear_layers
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import cut_output_layer
-from spec_bench.engine.model import set_torch_switches
+from spec_bench.engine.model import set_cuda_precision_flags
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.model_spec import (
@@ -76,7 +76,7 @@ class TokenIds:
         return " ".join(map(str, tokens))
 
 
-def random_config(path: str) -> PretrainedConfig:
+def load_random_config(path: str) -> PretrainedConfig:
     """Returns the config of a ``random:`` path; see ``read_random_architecture``."""
     register_model_families()
     settings = read_random_architecture(path)
@@ -91,7 +91,7 @@ def make_random_module(path: str, dtype: torch.dtype, device: str, seed: int) ->
     a copy elsewhere; two of one architecture and seed are equal (on one kind of device). A
     ValueError for an unknown architecture.
     """
-    config = random_config(path)
+    config = load_random_config(path)
     place = torch.device(device)
     with torch.random.fork_rng(devices=[place] * (place.type == "cuda")), place:
         torch.manual_seed(seed)
@@ -111,7 +111,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     wrong with its model: what its checkpoint lacks, or where its answers differ from one plain
     pass.
     """
-    set_torch_switches()
+    set_cuda_precision_flags()
     if spec.device.startswith("cuda"):
         _start_cuda(spec.device)
     if spec.path.startswith(PREFIX):
@@ -167,7 +167,7 @@ def wrap_loaded_model(
     """Returns a model that somebody else has loaded, in eval mode and otherwise left as it is; a
     ValueError says in one line where its answers differ from one plain pass.
     """
-    set_torch_switches()
+    set_cuda_precision_flags()
     return wrap_and_probe(module.eval(), name, compile)
 
 
@@ -194,7 +194,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     ValueError has transformers' reason in one line.
     """
     if path.startswith(PREFIX):
-        return TokenIds(random_config(path).vocab_size)
+        return TokenIds(load_random_config(path).vocab_size)
     if not Path(path).is_dir():
         probe_hub_and_set_offline()
     try:
@@ -240,7 +240,7 @@ def set_answer_ends(tokenizer: Any, ends: int | Sequence[int] | None) -> Any:
 def load_config(path: str, revision: str | None = None) -> PretrainedConfig:
     """Returns a model's config; no weights are read."""
     if path.startswith(PREFIX):
-        return random_config(path)
+        return load_random_config(path)
     register_model_families()
     if not Path(path).is_dir():
         probe_hub_and_set_offline()

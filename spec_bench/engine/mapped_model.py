@@ -34,15 +34,15 @@ class VocabularyMap:
     """A draft's tokens and the target's."""
 
     # [V] the draft's token that stands for each of the target's in a context
-    reads: tuple[int, ...]
-    proposes: tuple[int, ...]  # [V'] the target's token that each of the draft's means; -1: none
+    draft_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]  # [V'] the target's token that each of the draft's means; -1: none
     # tokens of the target that the draft has in several parts, with those
     pieces: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
-    def shared(self) -> int:
+    def proposable_count(self) -> int:
         """How many of the target's tokens can be proposed."""
-        return len({token for token in self.proposes if token != _NONE})
+        return len({token for token in self.target_ids if token != _NONE})
 
 
 def map_reduced_vocabulary(ids: Sequence[int], target_vocab_size: int) -> VocabularyMap:
@@ -61,7 +61,7 @@ def map_reduced_outputs(ids: Sequence[int], target_vocab_size: int) -> Vocabular
     """Maps a draft that reads all of the target's tokens and has outputs for some of them."""
     return VocabularyMap(
         tuple(range(target_vocab_size)),
-        map_reduced_vocabulary(ids, target_vocab_size).proposes[:-1],
+        map_reduced_vocabulary(ids, target_vocab_size).target_ids[:-1],
     )
 
 
@@ -158,10 +158,10 @@ class VocabularyMappedModel:
         }
         self.stretch = STRETCH if self.pieces else 1
         self.max_positions = model.max_positions and model.max_positions // self.stretch
-        ids = torch.tensor(vocabulary.proposes[: model.embedded])
+        ids = torch.tensor(vocabulary.target_ids[: model.embedded])
         proposable = ((ids >= 0) & (ids < vocab_size)).nonzero().flatten()
         own_ids = torch.arange(model.embedded)
-        self._reads = torch.cat([torch.tensor(vocabulary.reads[:vocab_size]), own_ids])
+        self._reads = torch.cat([torch.tensor(vocabulary.draft_ids[:vocab_size]), own_ids])
         self._reads = self._reads.to(model.device)
         self._from, self._to = proposable.to(model.device), ids[proposable].to(model.device)
         self._repeats = len(ids[proposable].unique()) < len(proposable)

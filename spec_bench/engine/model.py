@@ -73,8 +73,8 @@ def wait_for_device(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def set_torch_switches() -> None:
-    """Sets them; a CPU's passes do not change.
+def set_cuda_precision_flags() -> None:
+    """Turns off cuDNN's attention, TF32 and sums in half precision; a CPU's passes do not change.
 
     cuDNN's attention builds a plan for every pair of lengths, tens of milliseconds each, and
     decoding meets new lengths in nearly every pass. TF32 and sums in half precision make a token's

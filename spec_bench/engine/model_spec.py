@@ -75,11 +75,11 @@ class ModelSpec:
         if self.device.startswith("cuda") and self.compile.startswith("static"):
             import torch
 
-            if fault := explain_old_torch(torch.__version__):
+            if fault := explain_torch_cannot_record(torch.__version__):
                 raise UsageError(f"engine.compile={self.compile} {fault}")
         has_map = self.device_map is not None
         random = self.path.startswith(PREFIX)
-        if self.tensor_parallel and processes.count_processes() < 2:
+        if self.tensor_parallel and processes.count_torchrun_processes() < 2:
             raise UsageError(
                 "engine.tensor_parallel: true needs several processes: start with "
                 "torchrun --nproc-per-node N -m spec_bench ..."
@@ -106,7 +106,7 @@ def resolve_compile_choice(choice: str, device: str) -> str:
         return "none"
     import torch
 
-    return "none" if explain_old_torch(torch.__version__) else "static"
+    return "none" if explain_torch_cannot_record(torch.__version__) else "static"
 
 
 def refuse_unreadable_weights(path: str, config: Mapping[str, Any]) -> None:
@@ -168,7 +168,7 @@ def explain_old_driver(version: str) -> str:
     )
 
 
-def explain_old_torch(version: str) -> str:
+def explain_torch_cannot_record(version: str) -> str:
     """Ends a message that a torch, such as 2.9.1+cu126, is too old to record on a GPU; "" if not.
     Earlier ones collect garbage at each recording, and were never tried.
     """

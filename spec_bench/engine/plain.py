@@ -48,7 +48,7 @@ _PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm",
 _ATTENTION = ("sdpa", NAME, SPLIT)  # which take the mask as it is
 
 
-def _name_class(part: object) -> str:
+def _get_class_name(part: object) -> str:
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
@@ -69,7 +69,10 @@ def can_run_plainly(module: nn.Module) -> bool:
     home = f"transformers.models.{family.lower()}.modeling_{family.lower()}."
     names = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
     return (
-        all(_name_class(part) in names and "forward" not in vars(part) for part in module.modules())
+        all(
+            _get_class_name(part) in names and "forward" not in vars(part)
+            for part in module.modules()
+        )
         and all(map(is_plain_weight, module.parameters()))
         and len({weight.device for weight in module.parameters()}) == 1
     )
@@ -240,13 +243,13 @@ class PlainModel:
         mask: Any,
         positions: Tensor,
         cache: Any,
-        keep: int,
-        places: Sequence[int],
+        logits_to_keep: int,
+        hidden_layers: Sequence[int],
         *,
         fused: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Returns logits of the last ``keep`` tokens, of all for 0, and the hidden states before
-        the layers ``places``; behind the last one they are normalised.
+        """Returns logits of the last ``logits_to_keep`` tokens, of all for 0, and the hidden
+        states before the layers ``hidden_layers``; behind the last one they are normalised.
         """
         hidden = self._embed(tokens)
         cos, sin = self._get_rotations(hidden, positions, cache.slots)
@@ -255,9 +258,9 @@ class PlainModel:
         states: list[Tensor] = []
         for place, (block, layer) in enumerate(zip(self._blocks, cache.layers, strict=True)):
             # What comes in is overwritten; without a wish for it nobody looks.
-            states.append(hidden.clone() if place in places else hidden)
+            states.append(hidden.clone() if place in hidden_layers else hidden)
             layer_mask = mask[self._kinds[place]] if isinstance(mask, dict) else mask
             hidden = run_block(block, hidden, cos, sin, layer_mask, layer, attend)
         hidden = self._norm(hidden)
         states.append(hidden)
-        return self._head(hidden[:, -keep:]), [states[place] for place in places]
+        return self._head(hidden[:, -logits_to_keep:]), [states[place] for place in hidden_layers]

@@ -41,12 +41,12 @@ TOLERANCE = {
 }
 
 
-def compute_relative_difference(left: Tensor, right: Tensor) -> Tensor:
-    """Computes the distance of rows of logits [..., V] relative to the second's spread: [...]."""
-    lowest = torch.finfo(left.dtype).min
-    left, right = (rows.nan_to_num(neginf=lowest).double() for rows in (left, right))
-    spread = (right - right.mean(dim=-1, keepdim=True)).norm(dim=-1)
-    return (left - right).norm(dim=-1) / spread.clamp(min=1e-30)
+def compute_relative_difference(logits: Tensor, reference: Tensor) -> Tensor:
+    """Computes the distance [...] of rows of logits [..., V] over the reference's spread."""
+    lowest = torch.finfo(logits.dtype).min
+    logits, reference = (rows.nan_to_num(neginf=lowest).double() for rows in (logits, reference))
+    spread = (reference - reference.mean(dim=-1, keepdim=True)).norm(dim=-1)
+    return (logits - reference).norm(dim=-1) / spread.clamp(min=1e-30)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def check_cached_answers(model: HuggingFaceModel) -> None:
         temporarily_shorten_windows(config, SHORT),
     ):
         worst = _find_worst_node(model, SHORT)
-    longest = model.masks.longest_reach
+    longest = model.masks.longest_window
     if worst and longest and SHORT < longest <= LONGEST:
         # Perhaps this module does not read its window at every pass.
         with torch.inference_mode(), model.uncompiled_and_untimed():

@@ -84,10 +84,8 @@ def pack_linear_layers(module: nn.Module, *, join_groups: bool = False) -> Ways:
     groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)
     methods = find_fastest_ways([layer.weight for layer in groups])
     size = sum(layer.weight.nbytes for layer in groups)
-    if PLAIN in methods and 2 * size > read_available_memory_bytes():
-        methods = tuple(
-            PACKED if method == PLAIN else method for method in methods
-        )  # no room for both
+    if PLAIN in methods and 2 * size > read_available_memory_bytes():  # no room for both
+        methods = tuple(PACKED if method == PLAIN else method for method in methods)
     for layer in groups if set(methods) != {PLAIN} else ():
         layer.packed = _pack_weight(layer.weight)
         layer.ways = methods

@@ -21,18 +21,18 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class VisibleSpan:
-    """The slots ``first`` to ``last`` that all tokens of a pass see, and none before ``begin``."""
+    """The slots that tokens of a pass see, and those of them that need no mask."""
 
-    begin: int
-    first: int
-    last: int
+    visible_start: int  # the first slot that any token sees
+    unmasked_start: int  # the first of the slots that all tokens see
+    unmasked_end: int  # the slot after the last of these
 
     def select_partly_masked(self, values: Tensor, dim: int) -> Tensor:
-        """Selects the slots that need a mask: [begin, first), and from ``last`` on."""
-        tail = values.narrow(dim, self.last, values.shape[dim] - self.last)
-        if self.begin == self.first:
+        """Selects the slots that need a mask: those seen before the unmasked ones, and after."""
+        tail = values.narrow(dim, self.unmasked_end, values.shape[dim] - self.unmasked_end)
+        if self.visible_start == self.unmasked_start:
             return tail
-        edge = values.narrow(dim, self.begin, self.first - self.begin)
+        edge = values.narrow(dim, self.visible_start, self.unmasked_start - self.visible_start)
         return torch.cat([edge, tail], dim=dim)
 
 
@@ -66,9 +66,9 @@ def attend_split_by_span(
     span: VisibleSpan,
     scale: float,
 ) -> Tensor:
-    """Computes attention over all slots from ``span.begin`` on: of query [R, K, N, D], key and
-    value [R, K, S, D], and a mask [R, 1, N, M] added to the scores of the M slots outside of the
-    span. Returns [R, K, N, D].
+    """Computes attention over all slots from ``span.visible_start`` on: of query [R, K, N, D],
+    key and value [R, K, S, D], and a mask [R, 1, N, M] added to the scores of the M slots that
+    ``select_partly_masked`` selects. Returns [R, K, N, D].
     """
     masked_part = attend_with_log_sums(
         query,
@@ -77,10 +77,13 @@ def attend_split_by_span(
         scale,
         mask,
     )
-    if span.first == span.last:
+    if span.unmasked_start == span.unmasked_end:
         return masked_part[0]
-    count = span.last - span.first
-    unmasked = key.narrow(2, span.first, count), value.narrow(2, span.first, count)
+    count = span.unmasked_end - span.unmasked_start
+    unmasked = (
+        key.narrow(2, span.unmasked_start, count),
+        value.narrow(2, span.unmasked_start, count),
+    )
     return merge_attention(*attend_with_log_sums(query, *unmasked, scale), *masked_part)
 
 

@@ -113,10 +113,10 @@ def run_nodes(
     """
     device = model.device
     host_lengths = HostDeviceInts.wrap(lengths)
-    if tree.own_depths is None:
+    if tree.row_depths is None:
         depth = cached_constant(tree.shape.node_depths[nodes], device)
     else:
-        depth = tree.own_depths[:, nodes].to(device)
+        depth = tree.row_depths[:, nodes].to(device)
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
     return model.forward(
         cache,
@@ -199,7 +199,7 @@ class TreeScorer:
 
     def reserve(self, rows: int, slots: int) -> None:
         """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
-        self.cache = self._pool.cache("target", self._target, rows, slots)
+        self.cache = self._pool.get_or_grow_cache("target", self._target, rows, slots)
 
     def prefill(
         self,
@@ -287,7 +287,7 @@ class PathScorer(TreeScorer):
         )
 
     def reserve(self, rows: int, slots: int) -> None:
-        self.cache = self._pool.cache("target", self._target, rows * self._paths, slots)
+        self.cache = self._pool.get_or_grow_cache("target", self._target, rows * self._paths, slots)
 
     def prefill(
         self,

@@ -71,7 +71,7 @@ class MistralDraftModel(nn.Module):
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
         self.register_buffer(
             "reads",
-            torch.tensor(map_reduced_vocabulary(ids, vocab).reads),
+            torch.tensor(map_reduced_vocabulary(ids, vocab).draft_ids),
             persistent=False,
         )
 

@@ -75,7 +75,7 @@ class HeadSettings:
     window: Count | None = None
 
     def __post_init__(self) -> None:
-        from spec_bench.draft.base import find_heads_class, list_head_kinds  # imports torch
+        from spec_bench.draft.base import get_heads_class, list_head_kinds  # imports torch
 
         kinds = (*list_head_kinds(), DRAFT_MODEL)
         if self.kind not in kinds:
@@ -84,7 +84,7 @@ class HeadSettings:
         if self.kind != DRAFT_MODEL:
             if self.init not in (RANDOM, "target"):
                 raise UsageError(f"head.init must be random or target, got {self.init!r}")
-            if self.init == "target" and not find_heads_class(self.kind).starts_as_target:
+            if self.init == "target" and not get_heads_class(self.kind).starts_as_target:
                 raise UsageError(
                     f"head.init=target: the last layer of {self.kind} has another width than the "
                     "target's"

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from hydra.core.hydra_config import HydraConfig
 
-from spec_bench.draft.base import find_heads_class
+from spec_bench.draft.base import get_heads_class
 from spec_bench.draft.cached_head import FeatureHead
 from spec_bench.draft.dflash import DFlashHead
 from spec_bench.draft.network import DraftHeads, HeadPlan
@@ -81,7 +81,7 @@ def make_untrained_heads(
         head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,
         head.fc_norm, head.masks,
     )  # fmt: skip
-    heads = find_heads_class(head.kind).make_untrained(plan, width, vocab, output)
+    heads = get_heads_class(head.kind).make_untrained(plan, width, vocab, output)
     return wrap_for_training(heads, model, head.guesses, head.steps, head.noise)
 
 

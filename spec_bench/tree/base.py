@@ -32,13 +32,14 @@ class Policy(FormerMembers, ABC):
 
     former_members: ClassVar = {
         "of_spec": "parse_spec",
+        "follows_draft_depth": "has_level_per_draft_call",
         "several_drafts": "allows_several_drafts",
         "under": "adapt_to_attention",
         "grow": "grow_level",
         "plant": "grow_tree",
         "needs": "device_inputs",
         "fixed_parents": "has_fixed_parents",
-        "as_deep_as_drafted": "follows_draft_depth",
+        "as_deep_as_drafted": "has_level_per_draft_call",
         "asks": "waits_for_device",
         "slots": "cache_slots",
     }
@@ -155,7 +156,7 @@ class GrownTree(Policy):
         return self.shape.size - 1
 
     @property
-    def follows_draft_depth(self) -> bool:
+    def has_level_per_draft_call(self) -> bool:
         """Whether a tree has no fixed depth, but a level for each draft call."""
         return False
 
@@ -240,7 +241,7 @@ def _declare_policy(
     return policy_class
 
 
-def parse_node_count(shorthand: str, *keys: str) -> dict[str, object] | None:
+def parse_at_number(shorthand: str, *keys: str) -> dict[str, object] | None:
     """Parses ``@N``, a number of nodes, as the value of ``keys``; None for another shorthand."""
     match = re.fullmatch("@([0-9]{1,9})", shorthand)
     return dict.fromkeys(keys, int(match[1])) if match else None

@@ -125,14 +125,14 @@ class DynamicChain(Chain):
             processes.copy_from_first_process(active)
             if not bool(active.any()):  # the only wait for the device on a level
                 break
-        return drop_ungrown_levels(tree, context.draws)
+        return draw_for_and_drop_ungrown_levels(tree, context.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls(3, confidence=0.4), vocab=2), AuditTree(cls(2, 0.0, path=0.5)))
 
 
-def drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
+def draw_for_and_drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
     """Cuts off the levels of a chain that were not grown, after drawing their random numbers."""
     dummy_probs = torch.ones(
         (len(tree.tokens), 1, 1),
@@ -181,12 +181,13 @@ class GuessedTree(RectangularTree):
         if not fixed:
             sizes = [[len(level) for level in levels] for levels in guesses]
             counts = [max(level_sizes) for level_sizes in zip_longest(*sizes, fillvalue=0)]
+        # [R, 3, N]: tokens, parents, presence
         packed = HostDeviceInts(
             [
                 _pack_guesses(tokens[-1], levels, counts)
                 for tokens, levels in zip(committed, guesses, strict=True)
             ]
-        )  # [R, 3, N]: tokens, parents, presence
+        )
         committed.tree_plan = TreeShape(tuple(counts), self.shape.children), packed
         return (packed,)
 
@@ -272,7 +273,7 @@ class GuessOrDraft(Chain):
                 scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, draft_scores)
             grow_iid_level(tree, scores, context.draws, 1)
             tree.valid[:, level + 1] &= (count == 0) | (count > level)
-        return drop_ungrown_levels(tree, context.draws)
+        return draw_for_and_drop_ungrown_levels(tree, context.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

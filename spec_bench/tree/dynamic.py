@@ -27,7 +27,7 @@ from spec_bench.tree.base import (
     AuditTree,
     GrowthContext,
     get_distinct_siblings,
-    parse_node_count,
+    parse_at_number,
     policy,
     refuse_too_many_nodes,
 )
@@ -50,7 +50,7 @@ class LevelCandidates(NamedTuple):
     tokens: Tensor  # [R, C] children of the first frontier node, then of the next
     score: Tensor  # [R, C] log of the draft's probability of the path; -inf if absent
     value: Tensor  # [R, C] value by which candidates are kept; -inf if absent
-    frontier: Tensor  # [R, F] their parents' places among the candidates of the level above
+    parent_places: Tensor  # [R, F] their parents' places among the candidates of the level above
     log_q: Tensor | None  # [R, F, V] distributions they were drawn from; None if one-hot
 
 
@@ -154,10 +154,10 @@ class DynamicTree(RectangularTree):
         return build_best_tree(levels, self.total, tree, self.max_children)
 
     def make_level_candidates(
-        self, children: ProposedChildren, frontier: Tensor
+        self, children: ProposedChildren, parent_places: Tensor
     ) -> LevelCandidates:
         """Builds a level from proposed children, padded to W with absent ones.
-        ``frontier`` [R, F] are their parents' places among the candidates of the level above.
+        ``parent_places`` [R, F] are their parents' places among the candidates of the level above.
         """
         tokens, score, value, log_q = children
         missing = (0, self.width - tokens.shape[-1])
@@ -165,7 +165,7 @@ class DynamicTree(RectangularTree):
         tokens, score, value = (
             values.flatten(1) for values in (pad(tokens, missing), score, value)
         )
-        return LevelCandidates(tokens, score, value, frontier, log_q)
+        return LevelCandidates(tokens, score, value, parent_places, log_q)
 
 
 def mark_best_candidates(levels: Sequence[LevelCandidates], total: int) -> Tensor:
@@ -189,7 +189,7 @@ def build_best_tree(
     CPU absent nodes and levels are left out.
     """
     keep = mark_best_candidates(levels, total)
-    sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
+    sizes = tuple((level.value.shape[1], level.parent_places.shape[1]) for level in levels)
     count = min(total, keep.shape[1])
     max_depth = len(levels)
     if keep.is_cpu:  # elsewhere asking would stall the device
@@ -203,7 +203,7 @@ def build_best_tree(
     if keep.is_cpu:
         max_depth = int(depth.amax())
     # Candidates are numbered level by level from 1 on; the root is 0.
-    run_numbers = torch.cat([level.frontier for level in levels], dim=1) + offsets
+    run_numbers = torch.cat([level.parent_places for level in levels], dim=1) + offsets
     node_numbers = pad(keep.cumsum(dim=1), (1, 0))  # [R, 1 + C] node of each candidate
     parent = node_numbers.gather(1, run_numbers.gather(1, parent_runs[order]))
     tokens = torch.cat([level.tokens for level in levels], dim=1).gather(1, order)
@@ -355,7 +355,7 @@ class BestSlots(DynamicTree):
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return parse_node_count(spec.name, "width", "depth", "total") or super().parse_spec(spec)
+        return parse_at_number(spec.name, "width", "depth", "total") or super().parse_spec(spec)
 
     @property
     def spec(self) -> str:
@@ -367,7 +367,7 @@ class BestSlots(DynamicTree):
         return min(self.width, self.depth) >= self.total
 
     @property
-    def follows_draft_depth(self) -> bool:
+    def has_level_per_draft_call(self) -> bool:
         return self.is_bounded_by_total
 
     @property
@@ -436,7 +436,7 @@ class BestSlots(DynamicTree):
             frontier = by_score.indices[:, :widest]
             present = cached_arange(frontier.shape[1], frontier.device) < run_counts.unsqueeze(1)
             frontier_scores = by_score.values[:, :widest].masked_fill(~present, -torch.inf)
-            tree.make_room(frontier.shape[1])
+            tree.make_room_for_level(frontier.shape[1])
             tokens = levels[-1].tokens.gather(1, frontier)
             tree.add_level(tokens, frontier // self.width, present, None)
 

@@ -23,7 +23,7 @@ from spec_bench.tree.base import (
     AuditTree,
     GrownTree,
     get_distinct_siblings,
-    parse_node_count,
+    parse_at_number,
     policy,
     refuse_too_many_nodes,
 )
@@ -258,7 +258,7 @@ class FittedList(SampledList):
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return parse_node_count(spec.name, "total")
+        return parse_at_number(spec.name, "total")
 
     @property
     def spec(self) -> str:

@@ -128,7 +128,7 @@ def draw_distinct_children(
     counts: Sequence[int] | None = None,
 ) -> DrawnChildren:
     """Draws distinct children of each node from log-probabilities [R, F, V], or takes the best ones
-    if siblings are deterministic. ``counts``: see ``Draws.gumbel``.
+    if siblings are deterministic. ``counts``: see ``RandomSource.gumbel``.
     """
     proposal = None if tree.siblings == "deterministic" else log_q
     noise = torch.zeros_like(log_q) if proposal is None else draws.gumbel(log_q, counts, count)

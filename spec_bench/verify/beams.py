@@ -109,7 +109,7 @@ def verify_layer(
     return LayerVerdict(torch.stack(hits, dim=1), in_a_row)
 
 
-def compute_missing_beam_laws(
+def compute_missing_beam_probs_and_counts(
     chain: Tensor,
     verdict: LayerVerdict,
     width: Tensor,

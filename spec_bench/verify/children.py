@@ -16,7 +16,7 @@ from spec_bench.core.tree import Tree, TreeShape, VariableLevelShape
 class ParentNodes(NamedTuple):
     """The nodes of a level that may have children."""
 
-    at: tuple[Any, Any]  # index of the nodes in [R, N, ...]
+    indices: tuple[Any, Any]  # index of the nodes in [R, N, ...]
     # [R, F] which of them have children; the others are padding; None: any may
     exists: Tensor | None
 

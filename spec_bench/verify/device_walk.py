@@ -20,7 +20,7 @@ from spec_bench.core.host_device import cached_arange, cached_constant
 from spec_bench.core.tree import Tree, TreeShape, VariableLevelShape
 from spec_bench.core.warp import warped_probs
 from spec_bench.verify.children import count_max_children, list_children
-from spec_bench.verify.walk import Rules, ScoredTree, Verdict, WalkResult, walk_down
+from spec_bench.verify.walk import PathVerdict, Rules, ScoredTree, Verdict, WalkResult, walk_down
 
 Law = TypeVar("Law")
 _MAX_NUMBERS = 2**29  # largest size of the draft's distributions at all nodes
@@ -83,7 +83,7 @@ def follow_accepted_children(
 
 def _can_walk_at_once(tree: Tree, rule: Rules) -> bool:
     """Checks whether all nodes have a known rule, and distributions of one kind that fit."""
-    if not tree.shape.depth or (tree.own_depths is not None and not callable(rule)):
+    if not tree.shape.depth or (tree.row_depths is not None and not callable(rule)):
         return False
     for level_q in (tree.log_q, tree.q):
         present = _drop_repeated_levels([q for q in level_q if q is not None], tree.shape)
@@ -156,8 +156,8 @@ def _number_tests(tree: Tree, width: int) -> Tensor:
     shape = tree.shape
     device = tree.tokens.device
     by_level = _number_level_tests(shape, width)
-    if tree.own_depths is not None:
-        return cached_constant(by_level, device)[tree.own_depths[:, : shape.inner]]
+    if tree.row_depths is not None:
+        return cached_constant(by_level, device)[tree.row_depths[:, : shape.inner]]
     return cached_constant(
         tuple(by_level[depth] for depth in shape.node_depths[: shape.inner]), device
     )
@@ -189,11 +189,8 @@ def is_chain(shape: TreeShape) -> bool:
     return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
 
 
-def verify_chain_by_blocks(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Verifies a chain by block verification (arXiv 2403.10444) in closed form, from p [R, N, V].
-
-    Returns the fields of a ``PathVerdict``: order [R, N], success [R, N - 1], residual [R, N, V].
-    """
+def verify_chain_by_blocks(tree: Tree, p: Tensor) -> PathVerdict:
+    """Verifies a chain by blocks (arXiv 2403.10444) in closed form, from p [R, N, V]."""
     parent_p = p[:, :-1]
     token = tree.tokens[:, 1:, None]
     present = tree.valid[:, 1:]
@@ -217,7 +214,8 @@ def verify_chain_by_blocks(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tenso
     chance = torch.where(changes, remaining_mass / total, mass)
     success = torch.cat([chance.squeeze(-1), quota[:, -1:]], dim=1)
     order = _sort_deepest_first(tree)
-    return order, success.gather(1, order)[:, :-1], torch.cat([residual, p[:, -1:]], dim=1)
+    residual = torch.cat([residual, p[:, -1:]], dim=1)
+    return PathVerdict(order, success.gather(1, order)[:, :-1], residual)
 
 
 def _join_chain_q(tree: Tree) -> Tensor | None:

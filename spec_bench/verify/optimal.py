@@ -37,8 +37,8 @@ class CandidateChoice(NamedTuple):
     """Levels by which one of several candidates is chosen."""
 
     distribution: Tensor  # [B, V] of the chosen candidate
-    level: Tensor  # [B, V] the lower of a token's two possible levels
-    upper: Tensor  # [B, V] P(the token is on the upper level)
+    lower_level: Tensor  # [B, V] the lower of a token's two possible levels
+    upper_prob: Tensor  # [B, V] P(the token is on the upper level)
 
 
 @rule("optimal", siblings=("iid",), mark="exact")
@@ -64,8 +64,8 @@ def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdi
 
 def _compute_choice_probs(choice: CandidateChoice, tokens: Tensor, valid: Tensor) -> Tensor:
     """Computes the probability that each child is the chosen one, [B, C], float64."""
-    level = choice.level.gather(-1, tokens)
-    upper = choice.upper.gather(-1, tokens).double()
+    level = choice.lower_level.gather(-1, tokens)
+    upper = choice.upper_prob.gather(-1, tokens).double()
     levels = torch.arange(LEVELS, device=tokens.device)
     on_lower = level.unsqueeze(-1) == levels
     on_upper = level.unsqueeze(-1) + 1 == levels
@@ -84,7 +84,7 @@ def plan_candidate_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS)
     distribution overlaps with p [B, V] as far as possible, less ``eps``. The ``distribution`` of
     the choice is exact even if the levels are rough.
     """
-    min_ratio, max_ratio, slopes = compute_level_slopes(p, q, count, eps)
+    min_ratio, max_ratio, slopes = compute_bounds_and_level_slopes(p, q, count, eps)
     support = q > 0
     target_ratio = torch.where(support, p / q, 0.0).clamp_(min=min_ratio.to(p), max=max_ratio.to(p))
     slopes = slopes.to(p.dtype)
@@ -115,7 +115,7 @@ def _divide_top_level_prob_by_mass(mass_up_to: Tensor, mass: Tensor, count: Tens
     )
 
 
-def compute_level_slopes(
+def compute_bounds_and_level_slopes(
     p: Tensor, q: Tensor, count: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Computes the bounds lambda and mu [B, 1] of the target distribution over q, and the rising
@@ -126,7 +126,7 @@ def compute_level_slopes(
     mass.
     """
     count = count.double()
-    dr, dt = (sort_by_ratio if p.shape[-1] <= POINTS else _bin_by_ratio)(p, q)
+    dr, dt = (sort_p_and_q_by_ratio if p.shape[-1] <= POINTS else _bin_by_ratio)(p, q)
     t = dt.cumsum(dim=-1)
     r = dr.cumsum(dim=-1)
     missing_mass = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
@@ -245,7 +245,7 @@ def remove_best_tokens(q: Tensor, best: Tensor, present: Tensor) -> Tensor:
     return normalise_or_fallback(remainder, torch.zeros_like(remainder))
 
 
-def sort_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+def sort_p_and_q_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Sorts p and q [B, V] by rising p/q, in float64; 0 for tokens outside of q's support."""
     p = p.double()
     q = q.double()

@@ -13,7 +13,7 @@ drawn. Letters: R rows, N nodes, F nodes of a level, C children, V vocabulary.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -27,18 +27,7 @@ from spec_bench.verify import device_walk
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.children import ParentNodes, find_parents, list_children, sort_post_order
 from spec_bench.verify.rules import normalise_or_fallback
-from spec_bench.verify.walk import ScoredTree, WalkResult
-
-
-class PathVerdict(NamedTuple):
-    """The tests of a whole-path rule and the residual distributions."""
-
-    order: Tensor  # [R, N] nodes in the order tested, absent ones after all others, the root last
-    # [R, N - 1] float64, P(a node is the last accepted | all before it in the order failed); 0 for
-    # absent ones. The root succeeds if all others fail.
-    success: Tensor
-    residual: Tensor  # [R, N, V] distribution of the token after each node, not normalised
-
+from spec_bench.verify.walk import PathVerdict, ScoredTree, WalkResult
 
 PathRule = Callable[[Tree, Tensor], PathVerdict]
 _TINY = 1e-30  # below any total that occurs, and float32 can divide by it
@@ -57,7 +46,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     if not shape.depth:  # nothing was proposed
         return PathVerdict(torch.zeros_like(tree.tokens), p.new_zeros((len(p), 0)), p)
     if device_walk.is_chain(shape) and not p.is_cpu:
-        return PathVerdict(*device_walk.verify_chain_by_blocks(tree, p))
+        return device_walk.verify_chain_by_blocks(tree, p)
     children, exist = list_children(tree, merge_copies=False)
     tokens = tree.tokens.gather(1, children.flatten(1)).view_as(children)
     success = torch.zeros(tree.tokens.shape, dtype=torch.float64, device=p.device)
@@ -65,7 +54,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     residual = p.clone()
     for level in range(shape.depth):
         parents = find_parents(tree, level)
-        parent_index = parents.at
+        parent_index = parents.indices
         width = min(shape.children[level], shape.levels[level])
         child, token, present = (
             values[parent_index][..., :width] for values in (children, tokens, exist)
@@ -163,7 +152,7 @@ def compute_child_distributions(
             assert q is not None
             log_q = q[:, :, 0].log()
         if parents.exists is not None and level:
-            rows, nodes = parents.at
+            rows, nodes = parents.indices
             log_q = log_q[rows, nodes - 1]  # in place of the root any will do
         distributions = compute_sibling_distributions(log_q.flatten(0, 1), tokens.flatten(0, 1))
         return distributions.unflatten(0, log_q.shape[:2])

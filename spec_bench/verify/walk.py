@@ -26,6 +26,16 @@ class Verdict(NamedTuple):
     residual: Tensor  # [B, V] distribution of the token if every child is rejected
 
 
+class PathVerdict(NamedTuple):
+    """The tests of a whole-path rule and the residual distributions."""
+
+    order: Tensor  # [R, N] nodes in the order tested, absent ones after all others, the root last
+    # [R, N - 1] float64, P(a node is the last accepted | all before it in the order failed); 0 for
+    # absent ones. The root succeeds if all others fail.
+    success: Tensor
+    residual: Tensor  # [R, N, V] distribution of the token after each node, not normalised
+
+
 class NodeRule(Protocol):
     """p [B, V], q [B, 1 or C, V] or None, tokens [B, C], valid [B, C] -> Verdict."""
 

@@ -60,7 +60,9 @@ def test_a_tree_of_constant_parents_is_the_one_that_is_told_them(shape, parents,
     assert told.parent.tolist() == [list(parents)] * 2
     for name in ("tokens", "parent", "valid", "ancestors"):
         assert torch.equal(getattr(constants, name), getattr(told, name)), name
-    assert len(told.parts()) == 2 + len(constants.parts())  # those that processes tell each other
+    assert len(told.list_varying_tensors()) == 2 + len(
+        constants.list_varying_tensors()
+    )  # those that processes tell each other
 
 
 def test_a_policys_constant_parents_are_not_written_to():

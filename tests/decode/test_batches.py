@@ -244,7 +244,7 @@ def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
     clock.start()
     clock.share_step_time([row])
     clock.pause_decoding()
-    assert clock.seconds(row) == (12.0, 4.0, 1.0, 2.0)
+    assert clock.get_row_seconds(row) == (12.0, 4.0, 1.0, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_draft_layer_saves_target_calls():
 
 def test_with_one_cache_the_slots_are_those_of_speculative_decoding():
     sd, one, own = (
-        built(name, tiny_pair("llama"), WARM, spec=spec).cache_bytes(200, 64)
+        built(name, tiny_pair("llama"), WARM, spec=spec).cache_bytes_per_row(200, 64)
         for name, spec in (("sd", "3"), ("dsbd_one_cache", "4x2@0.9"), ("dsbd", "4x2@0.9"))
     )
     assert abs(one / sd - 1) < 0.05
@@ -105,8 +105,8 @@ END = 9
 def two_beams():
     """After prompt 1 2: beam 3, stop, padding; beam 4, 5, 6. Node 0 is the last prompt token."""
     row = BeamRow.start(Request("p", (1, 2), 3, (END,)), torch.Generator())
-    row.tokens = [2, 3, 4, END, 5, 0, 6]
-    row.parents = [-1, 0, 0, 1, 2, 3, 4]
+    row.trie_tokens = [2, 3, 4, END, 5, 0, 6]
+    row.trie_parents = [-1, 0, 0, 1, 2, 3, 4]
     row.beams = [Beam(3, 0, -2.0, 2, True), Beam(4, 6, -9.0, 3, False)]
     row.steps = [StepRecord(4, 2, 2, 3), StepRecord(2, 1, 0, 1)]
     return row
@@ -189,7 +189,7 @@ def test_answers_that_have_ended_wait_for_better_ones(candidates, pool, answer):
 
 def test_a_row_knows_which_of_its_beams_have_the_same_text():
     row = BeamRow.start(Request("x", (1, 2), 8), make_row_generator(0, "x", torch.device("cpu")))
-    row.tokens, row.parents = [2, 5, 5, 6, 6, 7, 6], [-1, 0, 0, 1, 2, 1, 1]
+    row.trie_tokens, row.trie_parents = [2, 5, 5, 6, 6, 7, 6], [-1, 0, 0, 1, 2, 1, 1]
     row.beams = row.beams * 4  # the last four nodes: 5 6, 5 6, 5 7, 5 6
     assert row.find_first_equal_beams() == [0, 0, 2, 0]
 

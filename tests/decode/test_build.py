@@ -127,7 +127,7 @@ def test_where_each_path_is_a_row_of_the_target_its_cache_has_one_for_each():
     for name, paths in (("rsd_c", 1), ("rsd_c apart", 4)):
         decoder = built(name, (target, draft), spec="2-2")
         own = paths * target.bytes_per_slot + draft.bytes_per_slot
-        assert decoder.cache_bytes(5, 8) == own * decoder.count_slots_per_row(5, 8)
+        assert decoder.cache_bytes_per_row(5, 8) == own * decoder.count_slots_per_row(5, 8)
 
 
 def test_too_few_drafts_are_refused():

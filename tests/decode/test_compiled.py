@@ -134,7 +134,7 @@ def test_recorded_compiled_iterations_decode_the_cpus_tokens(name, rows, caplog)
     with untraced(), counting, caplog.at_level(logging.WARNING):
         tokens, decoder = record(name, rows, lambda function, **_: function)
     assert tokens == expected
-    assert decoder.iteration_counts.describe_recorded_share == "recorded"
+    assert decoder.iteration_counts.recorded_share_text == "recorded"
     assert ran
     assert not caplog.text
 
@@ -167,7 +167,7 @@ def test_what_does_not_compile_or_is_wrong_is_recorded_as_it_is_called(
     (line,) = caplog.messages
     assert line.startswith("sd: growth and walk are not compiled: 1 rows")
     assert said in line
-    assert decoder.iteration_counts.describe_recorded_share == "recorded"
+    assert decoder.iteration_counts.recorded_share_text == "recorded"
     expected = built("sd", pair_of("none"), SamplingSettings(), 1).generate(
         random_requests(1, 16), 0
     )

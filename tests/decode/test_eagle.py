@@ -53,7 +53,7 @@ def test_the_cache_of_the_head_is_counted():
     decoder = built("eagle", tiny_pair("llama"))
     own = 2 * 8 * 1 * 4  # keys and values of one key head of 8, float32
     slots = decoder.count_slots_per_row(10, 5)
-    assert decoder.cache_bytes(10, 5) == slots * (decoder.target.bytes_per_slot + own)
+    assert decoder.cache_bytes_per_row(10, 5) == slots * (decoder.target.bytes_per_slot + own)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])

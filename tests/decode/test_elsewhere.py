@@ -96,7 +96,7 @@ def test_what_calls_brought_adds_up_to_the_answer(name):
 def test_steps_follow_from_what_each_pass_found_in_its_cache():
     # A prompt of 5 tokens; 3 proposed, 2 accepted; 3 and 3; 1 proposed, none accepted.
     calls = [TargetPassSize(8, 0), TargetPassSize(4, 7), TargetPassSize(2, 11)]
-    steps = build_step_records(calls, 5, list(range(8)), Assistance(tokens=3))
+    steps = build_step_records(calls, 5, list(range(8)), Assistance(draft_tokens=3))
     assert steps == [StepRecord(3, 3, 2, 3), StepRecord(3, 3, 3, 4), StepRecord(1, 1, 0, 1)]
     assert build_step_records(calls, 5, [1, 2], Assistance()) == [StepRecord(0, 0, 0, 1)] * 2
 
@@ -129,7 +129,7 @@ def test_padding_rows_of_an_embedding_are_never_drawn():
 def test_a_prompts_share_of_the_passes_is_prefill(monkeypatch):
     monkeypatch.setattr(generate, "compute_log_likelihood", lambda *_: -1.0)
     row = GeneratedRow(Request("p", (1, 2), 3), 0, None, finish="length", prompt_s=(1.0, 2.0))
-    record = row.generation(0.5, 10.0, 4.0, 5.0)
+    record = row.make_generation(0.5, 10.0, 4.0, 5.0)
     assert (record.prefill_s, record.decode_s) == (3.5, 7.0)
     assert (record.draft_s, record.target_s) == (3.0, 3.0)
 

@@ -90,13 +90,13 @@ def test_a_row_of_one_token_sees_no_state_of_the_row_before():
 
 def test_caches_of_what_guesses_several_tokens_at_once_have_room_for_them(monkeypatch):
     decoder, asked = built("dflash", tiny_pair("llama"), GREEDY), {}
-    made = decoder.pool.cache
+    made = decoder.pool.get_or_grow_cache
 
     def noted(role, model, rows, slots):
         asked[role] = slots
         return made(role, model, rows, slots)
 
-    monkeypatch.setattr(decoder.pool, "cache", noted)
+    monkeypatch.setattr(decoder.pool, "get_or_grow_cache", noted)
     decoder.reserve(20)
     assert asked == {"target": 20, "heads": 20 + decoder.heads.shape.block}
 
@@ -319,7 +319,7 @@ NAMES = (
 
 
 def draft_of(vocabulary, seed=7):
-    known = len(vocabulary.proposes) if vocabulary is not CUT else V
+    known = len(vocabulary.target_ids) if vocabulary is not CUT else V
     chain = make_random_markov_model(known, seed)
     if vocabulary is CUT:
         chain = MarkovModel(chain.logits)
@@ -406,7 +406,7 @@ def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
 
 @pytest.mark.parametrize(
     ("proposes", "expected"),
-    [(MAP.proposes, [1 / 3, 0, 2 / 3, 0]), ((2, -1, -1, 0, -1), [2 / 3, 0, 1 / 3, 0])],
+    [(MAP.target_ids, [1 / 3, 0, 2 / 3, 0]), ((2, -1, -1, 0, -1), [2 / 3, 0, 1 / 3, 0])],
 )
 def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed(
     proposes, expected
@@ -415,7 +415,7 @@ def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed
     chain = MarkovModel(
         torch.tensor([0.1, 0.3, 0.25, 0.2, 0.15], dtype=torch.float64).log().expand(2, 5, 5)
     )
-    logits = VocabularyMappedModel(chain, VocabularyMap(MAP.reads, proposes), V).forward(
+    logits = VocabularyMappedModel(chain, VocabularyMap(MAP.draft_ids, proposes), V).forward(
         *(None, [0], torch.tensor([[2]]), torch.tensor([[0]])),
         torch.ones(1, 1, 1, dtype=torch.bool),
     )[0]
@@ -428,7 +428,9 @@ def test_a_context_is_respelled_within_its_bound_and_only_grows():
     assert draft.retokenise([0, 1, 2]) == [0, V + 4, V + 2, 2]
     assert draft.retokenise([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
     wide = VocabularyMappedModel(
-        make_random_markov_model(5, 1), VocabularyMap(MAP.reads, MAP.proposes, {1: (4, 2, 3)}), V
+        make_random_markov_model(5, 1),
+        VocabularyMap(MAP.draft_ids, MAP.target_ids, {1: (4, 2, 3)}),
+        V,
     )
     assert wide.retokenise([1, 0, 0, 1]) == [1, 0, 0, V + 4, V + 2, V + 3]
     for end in range(5):
@@ -456,7 +458,7 @@ def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
 
 
 def test_a_token_outside_a_short_vocabulary_is_read_as_the_one_for_all_others():
-    assert (NARROW.reads, NARROW.proposes) == ((1, 2, 2, 0), (3, 0, -1))
+    assert (NARROW.draft_ids, NARROW.target_ids) == ((1, 2, 2, 0), (3, 0, -1))
 
 
 def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit():

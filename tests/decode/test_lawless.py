@@ -62,7 +62,7 @@ def test_logits_make_a_law_unless_one_is_nan_or_infinite_or_all_are_nothing():
 def test_every_nodes_largest_logit_of_both_models_must_be_a_number(largest, whose):
     """Two nodes of the target's and one of the draft's, behind what may be anything."""
     with pytest.raises(ValueError, match=naming("'p'", whose)) if whose else nullcontext():
-        VerdictLayout(1, 1, (2, 1)).check_logits("p", [*map(float, largest)])
+        VerdictLayout(1, 1, (2, 1)).require_distributions("p", [*map(float, largest)])
 
 
 def test_a_draw_from_no_law_is_still_a_token():

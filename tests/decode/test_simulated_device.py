@@ -116,7 +116,7 @@ def test_rows_that_come_and_go_are_replayed_and_decode_the_cpus_tokens(name, row
     assert [each.tokens for each in found] == [each.tokens for each in expected]
     assert calls(found) == calls(expected)
     if name not in EAGER:
-        assert decoder.iteration_counts.describe_recorded_share == "recorded"
+        assert decoder.iteration_counts.recorded_share_text == "recorded"
 
 
 @pytest.mark.usefixtures("short")
@@ -215,12 +215,12 @@ def unlikely(graph, known):
 def in_the_pool(own, hidden, path, accepted):
     """What waits for the next iteration lies where graphs share their memory."""
     observe_path(own, hidden, path, accepted)
-    own._handed = own._handed.clone()
+    own._pending_hidden = own._pending_hidden.clone()
 
 
 read_at, made, run = HostDeviceInts.read_from_buffer, IterationGraph.__init__, IterationGraph.replay
 canary, draws, commit_all = (
-    GraphCache._describe_canary_fault,
+    GraphCache._describe_wrong_graph_token,
     Decoder._make_source,
     SlotCache.commit_all,
 )
@@ -229,7 +229,7 @@ FAULTS = {
     "a latch": (IterationGraph, "__init__", latched),
     "a stale length": (IterationGraph, "__init__", unsynchronised),
     "rows swapped": (IterationGraph, "replay", swapped),
-    "a moved address": (GraphCache, "_describe_canary_fault", elsewhere),
+    "a moved address": (GraphCache, "_describe_wrong_graph_token", elsewhere),
     "a number drawn twice": (Decoder, "_make_source", undrawn),
     "a commit left out": (SlotCache, "commit_all", uncommitted),
     "sizes of trees": (IterationGraph, "replay", fewer_nodes),
@@ -326,7 +326,7 @@ def test_longer_requests_in_a_cache_that_has_room_are_recorded_anew():
         assert decoder.recordings is first
         longer = [replace(each, max_new_tokens=80) for each in asked(1)]
         decoder._scorer.cache.grow(1, 200)  # as for another decoder
-        decoder._over = [(id(decoder._scorer.cache), decoder._scorer.cache.grown)]
+        decoder._over = [(id(decoder._scorer.cache), decoder._scorer.cache.growth_count)]
         prepared(decoder, longer)
         assert max(most for _, most in decoder.recordings.graphs) > max(
             most for _, most in first.graphs
@@ -418,7 +418,7 @@ def test_a_cache_that_grows_takes_its_graphs_along():
         prepared(decoder, longer)
         decoder.iteration_counts.__init__()
         decoder.generate(longer, seed=0)
-        assert decoder.iteration_counts.describe_recorded_share == "recorded"
+        assert decoder.iteration_counts.recorded_share_text == "recorded"
 
 
 def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():
@@ -546,7 +546,7 @@ def test_a_pool_gives_out_the_least_block_that_fits_and_joins_its_neighbours():
 
 @pytest.mark.parametrize("name", ["rsd_s", "rsd_c"])
 def test_a_plan_counts_what_graphs_keep(name, monkeypatch):
-    monkeypatch.setattr(GraphCache, "_describe_canary_fault", lambda *_: "")
+    monkeypatch.setattr(GraphCache, "_describe_wrong_graph_token", lambda *_: "")
     with SimCuda():
         decoder = prepared(built(name, 3, 1.0, "static", DEVICE), endless(3, 4))
         graphs = decoder.recordings.graphs

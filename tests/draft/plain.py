@@ -76,11 +76,13 @@ def other_vocabulary(module, vocabulary):
     def below(text, path):
         read = []
         for count, token in enumerate(text, 1):
-            parts = vocabulary.pieces.get(token, (vocabulary.reads[token],))
-            read += parts if len(read) + len(parts) <= 2 * count else (vocabulary.reads[token],)
-        own = model.logits([*read, *(vocabulary.reads[token] for token in path)])[-1].softmax(-1)
-        known = torch.zeros(len(vocabulary.reads), dtype=own.dtype)
-        for token, meaning in enumerate(vocabulary.proposes):
+            parts = vocabulary.pieces.get(token, (vocabulary.draft_ids[token],))
+            read += parts if len(read) + len(parts) <= 2 * count else (vocabulary.draft_ids[token],)
+        own = model.logits([*read, *(vocabulary.draft_ids[token] for token in path)])[-1].softmax(
+            -1
+        )
+        known = torch.zeros(len(vocabulary.draft_ids), dtype=own.dtype)
+        for token, meaning in enumerate(vocabulary.target_ids):
             if meaning >= 0:
                 known[meaning] += own[token]
         return known.log()

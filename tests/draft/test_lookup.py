@@ -51,11 +51,11 @@ COPY = [1, 2, 8, 9, 1, 2, 7, 7, 1, 2, 7, 7, 1, 2]
         (VOTES, GuessBounds(3, 1), 1, [[(1, 0), (3, 0), (2, 0)]]),  # by count, then by recency
         (VOTES, GuessBounds(2, 1), 1, [[(1, 0), (3, 0)]]),
         (BEGUN, GuessBounds(3, 2), 1, [[(1, 0), (2, 0)], [(6, 1), (5, 0), (4, 0)]]),
-        (BEGUN, GuessBounds(3, 2, per_match=3.0), 1, [[(1, 0), (2, 0)], [(6, 1)]]),
-        (RARE, GuessBounds(2, 1, share=0.2), 1, [[(1, 0)]]),
+        (BEGUN, GuessBounds(3, 2, nodes_per_match_token=3.0), 1, [[(1, 0), (2, 0)], [(6, 1)]]),
+        (RARE, GuessBounds(2, 1, min_share=0.2), 1, [[(1, 0)]]),
         # A share is of the occurrences before the end; one of exactly that share is proposed.
-        ([1, 2, 1, 3, 1], GuessBounds(2, 1, share=0.5), 1, [[(3, 0), (2, 0)]]),
-        (RARE, GuessBounds(1, 8, per_match=2.0), 1, [[(1, 0)], [(7, 0)]]),
+        ([1, 2, 1, 3, 1], GuessBounds(2, 1, min_share=0.5), 1, [[(3, 0), (2, 0)]]),
+        (RARE, GuessBounds(1, 8, nodes_per_match_token=2.0), 1, [[(1, 0)], [(7, 0)]]),
         (COPY, GuessBounds(1, 3), 2, [[(7, 0)], [(7, 0)], [(1, 0)]]),
         ([1, 2, 3], GuessBounds(2, 4), 3, []),
         ([], GuessBounds(2, 4), 3, []),

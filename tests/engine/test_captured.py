@@ -19,7 +19,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.attention import install_grouped_attention
 from spec_bench.engine.cache import CachePool, SlotCache
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.model import ForwardTimer, set_torch_switches
+from spec_bench.engine.model import ForwardTimer, set_cuda_precision_flags
 from spec_bench.engine.recorder import GraphRecorder, explain_no_recording, near_tie_gap
 from spec_bench.engine.split_attention import FROM
 from spec_bench.engine.tree_pass import PREFILL_CHUNK, compute_next_logits
@@ -159,7 +159,8 @@ def test_no_replaced_cache_stays_alive_when_trees_grow():
         largest = max(decoder.count_slots_per_row(2, 3) for decoder in decoders)
         expected = 2 * largest * (target.bytes_per_slot + draft.bytes_per_slot)
         held = sum(
-            pool.cache(*role, 1, 1).bytes for role in (("target", target), ("draft 0", draft))
+            pool.get_or_grow_cache(*role, 1, 1).bytes
+            for role in (("target", target), ("draft 0", draft))
         )
         assert held == expected
         clear_cached_constants()  # what never changes stays, and is no cache's
@@ -196,7 +197,7 @@ def test_a_timer_records_on_its_own_gpus_stream(monkeypatch):
 
 
 def test_no_pass_plans_attention_anew_or_adds_coarsely_and_a_run_says_so():
-    set_torch_switches()
+    set_cuda_precision_flags()
     state = collect_torch_state()
     assert "cudnn" not in state["attention_kernels"]
     assert "memory_efficient" in state["attention_kernels"]

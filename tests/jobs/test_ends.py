@@ -138,7 +138,11 @@ def test_a_draft_of_another_tokenizer_reads_and_proposes_ends_as_ends():
     theirs.answer_ends = (300,)
     vocabulary = map_tokenizers(ours, theirs, 300)
     assert find_end_token_ids(theirs) == (2, 300)
-    assert (vocabulary.proposes[300], vocabulary.proposes[2], vocabulary.reads[7]) == (2, 2, 7)
+    assert (vocabulary.target_ids[300], vocabulary.target_ids[2], vocabulary.draft_ids[7]) == (
+        2,
+        2,
+        7,
+    )
 
 
 def test_rows_of_one_end_keep_their_run_ids_and_others_have_new_ones(folder, whole, tmp_path):

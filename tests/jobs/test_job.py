@@ -390,9 +390,11 @@ def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_
 
 
 def test_a_jobs_caches_are_freed_at_its_end(run_job, monkeypatch):
-    taken, cache = [], CachePool.cache
+    taken, cache = [], CachePool.get_or_grow_cache
     monkeypatch.setattr(
-        CachePool, "cache", lambda pool, *how: taken.append(cache(pool, *how)) or taken[-1]
+        CachePool,
+        "get_or_grow_cache",
+        lambda pool, *how: taken.append(cache(pool, *how)) or taken[-1],
     )
     run_job("cells=[sd:2]", "prompts=1")
     assert taken and not any(each.bytes for each in taken)

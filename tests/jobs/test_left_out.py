@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.rows import check_logits
+from spec_bench.decode.rows import require_distributions
 from spec_bench.decode.verdict import VerdictLayout
 from spec_bench.jobs.app import run_config
 from spec_bench.jobs.config.compose import compose_config
@@ -23,13 +23,13 @@ def whole(family, tmp_path_factory):
 
 def lawless(monkeypatch, prompt, deep=0):
     """Logits of a prompt are NaN, of the trees of so many levels or more."""
-    check = VerdictLayout.check_logits
+    check = VerdictLayout.require_distributions
 
     def broken(layout, prompt_id, line):
-        check_logits(prompt_id, prompt_id != prompt or len(layout.node_counts) <= deep)
+        require_distributions(prompt_id, prompt_id != prompt or len(layout.node_counts) <= deep)
         return check(layout, prompt_id, line)
 
-    monkeypatch.setattr(VerdictLayout, "check_logits", broken)
+    monkeypatch.setattr(VerdictLayout, "require_distributions", broken)
 
 
 def at(monkeypatch, prompt, error):

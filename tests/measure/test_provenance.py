@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spec_bench.engine.model import set_torch_switches
+from spec_bench.engine.model import set_cuda_precision_flags
 from spec_bench.measure import provenance
 from spec_bench.measure.provenance import (
     LoadAndClockMonitor,
@@ -59,7 +59,7 @@ def test_clocks_and_limits_are_those_of_the_gpus_asked_for_in_their_order(smi, m
 
 
 def test_a_gpus_name_uuid_driver_versions_and_switches_are_recorded(smi):
-    set_torch_switches()
+    set_cuda_precision_flags()
     with SimCuda():
         state = provenance.collect_torch_state()
     assert (state["devices"], state["device_uuids"]) == (["Simulated"], [TWO])

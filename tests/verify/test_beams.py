@@ -22,7 +22,7 @@ from spec_bench.verify.beams import (
     LayerVerdict,
     compute_accepted_count_probs,
     compute_layer_width,
-    compute_missing_beam_laws,
+    compute_missing_beam_probs_and_counts,
     compute_residual_chain,
     compute_trial_acceptances,
     verify_layer,
@@ -112,7 +112,7 @@ def test_a_layer_is_filled_up_from_the_residual_and_then_from_p():
     )
     chain = compute_residual_chain(p, q, 3)
     verdict = LayerVerdict(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([1]))
-    laws, wanted = compute_missing_beam_laws(chain, verdict, torch.tensor([2]))
+    laws, wanted = compute_missing_beam_probs_and_counts(chain, verdict, torch.tensor([2]))
     assert wanted.tolist() == [2]
     assert laws[0].tolist() == [[0, 0, 1], [0.5, 0.25, 0.25], [1, 0, 0]]
 

@@ -33,7 +33,9 @@ def pair(vocab, seed):
 
 def accepted(case, p, q, children):
     """P(a child is accepted), over all draws of the children."""
-    tokens, valid, chance = enumerate_children(q.expand(3, -1), children, case.law, case.sampled)
+    tokens, valid, chance = enumerate_children(
+        q.expand(3, -1), children, case.law, case.sampled_count
+    )
     laws = None if case.law == "deterministic" else q.expand(len(tokens), 1, -1)
     verdict = case.rule(p.expand(len(tokens), -1), laws, tokens, valid)
     return 1 - float(chance @ (1 - verdict.acceptance).prod(dim=1))

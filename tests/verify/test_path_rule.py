@@ -17,7 +17,7 @@ from spec_bench.audit.rules import (
 )
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import device_walk, path_rule
-from spec_bench.verify.path_rule import PathVerdict, sort_post_order, traversal
+from spec_bench.verify.path_rule import sort_post_order, traversal
 from spec_bench.verify.rules import naive, recursive_rejection
 
 CASES = {name: (judge, law) for name, judge, law in iter_path_rule_cases()}
@@ -34,7 +34,7 @@ def accepted_tokens(rule, tables, widths, law):
     """E[accepted draft tokens] of a whole-path rule."""
     trees = enumerate_trees(tables, widths, law)
     depth = torch.tensor(trees.tree.shape.node_depths, dtype=torch.float64)
-    return float(trees.chance @ (compute_last_node_and_token_laws(rule, trees)[0] @ depth))
+    return float(trees.probability @ (compute_last_node_and_token_laws(rule, trees)[0] @ depth))
 
 
 def top_down(trees, judge):
@@ -53,7 +53,7 @@ def top_down(trees, judge):
             missed = (1 - verdict.acceptance).cumprod(1)
             missed = torch.cat([torch.ones_like(missed[:, :1]), missed[:, :-1]], dim=1)
             reach[:, below] = reach[:, node, None] * missed * verdict.acceptance
-    return float(trees.chance @ reach.sum(dim=1)) - 1
+    return float(trees.probability @ reach.sum(dim=1)) - 1
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
@@ -169,7 +169,7 @@ DEPTH = 4
 
 
 def closed(tree, p):
-    return PathVerdict(*device_walk.verify_chain_by_blocks(tree, p))
+    return device_walk.verify_chain_by_blocks(tree, p)
 
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])

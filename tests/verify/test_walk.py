@@ -181,7 +181,7 @@ def test_a_tree_that_ended_early_draws_as_many_numbers_as_a_whole_one(walk, rule
             tree.add_level(torch.tensor([[0]]), torch.tensor([0]), torch.ones(1, 1).bool(), None)
         draws = DrawRecorder([torch.Generator()])
         walk(ScoredTree(tree, torch.zeros(1, levels + 1, 3), SamplingSettings(), draws), rule)
-        asked.append(draws.asked)
+        asked.append(draws.requests)
     assert asked == [[(False, 4)]] * 2
 
 

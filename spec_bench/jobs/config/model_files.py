@@ -244,9 +244,9 @@ def _compute_architecture_size(path: str) -> ModelSize:
     """Computes the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 
-    from spec_bench.engine.loading import make_random_module, random_config
+    from spec_bench.engine.loading import load_random_config, make_random_module
 
-    config = random_config(path)
+    config = load_random_config(path)
     module = make_random_module(path, torch.float16, "meta", 0)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -158,7 +158,9 @@ class JobSettings:
                 "threads": engine.threads,
                 "compile": target.compile,
                 "batching": engine.batching,
-                "tensor_parallel": processes.count_processes() if target.tensor_parallel else 0,
+                "tensor_parallel": processes.count_torchrun_processes()
+                if target.tensor_parallel
+                else 0,
             },
             "decoder": cell.settings,
             "tree_revision": cell.config.tree.revision,

@@ -113,7 +113,11 @@ def _open_locked_cells(
         )
         runs.append(CellRun(cell, store, PeakMemoryMonitor(settings.device)))
     for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
-        alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count_processes() > 1
+        alone = (
+            cell_run.cell.name != BASELINE
+            or len(runs) == 1
+            or processes.count_torchrun_processes() > 1
+        )
         free = cell_run.store.lock(wait=False)
         if alone and not free:
             on_state("waiting")

@@ -230,7 +230,7 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
         }
     if isinstance(decoder, Decoder) and decoder.policy.varies:
         return {RATE: _VARY} | notes
-    cuts = isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
+    cuts = isinstance(decoder, GenerateDecoder) and decoder.assistance.draft_tokens > 0
     return dict.fromkeys(_CUT if cuts else (), _CUT_PROMPT_REASON) | notes
 
 
@@ -238,7 +238,7 @@ def _get_draft_calls_per_step(
     decoder: AnyDecoder, generations: Sequence[Generation]
 ) -> float | None:
     """Returns L of MBSU: the decoder's, or counted if its trees have no fixed depth."""
-    if not isinstance(decoder, Decoder) or not decoder.policy.follows_draft_depth:
+    if not isinstance(decoder, Decoder) or not decoder.policy.has_level_per_draft_call:
         return decoder.draft_calls
     a_level = decoder.draft_calls == decoder.depth  # one call
     return levels_per_call(generations) if a_level else decoder.draft_calls
@@ -251,11 +251,11 @@ def _build_memory_and_graph_columns(
     longest = [(len(request.prompt_ids), request.max_new_tokens) for request in prompts.requests]
     values: dict[str, Any] = {"peak_memory_bytes": cell_run.memory.peak_bytes}
     if not settings.server_settings:
-        values["cache_bytes"] = max(decoder.cache_bytes(*lengths) for lengths in longest)
+        values["cache_bytes"] = max(decoder.cache_bytes_per_row(*lengths) for lengths in longest)
     if settings.pair.specs[0].compile.startswith("static"):
         recordings = getattr(decoder, "recordings", None)
         refusal = f": {recordings.refusal}" if recordings and recordings.refusal else ""
-        values["passes"] = f"{cell_run.iteration_counts.describe_recorded_share}{refusal}"
+        values["passes"] = f"{cell_run.iteration_counts.recorded_share_text}{refusal}"
         values["captures"] = len(recordings.graphs) if recordings else 0
         if cell_run.iteration_counts.recorded:
             values |= dict.fromkeys(
@@ -398,7 +398,7 @@ def build_roofline_columns(
         )
         for generation in generations
     )
-    at_once = max(1, processes.count_processes())
+    at_once = max(1, processes.count_torchrun_processes())
     columns: dict[str, Any] = {"moved_bytes": round(moved_bytes / calls)}
     if (bandwidth := measure_bytes_per_s(loaded_models[0].module)) is not None:
         columns["bandwidth_bytes_per_s"] = round(bandwidth * at_once)

@@ -119,7 +119,7 @@ def find_torch_gpu_indices(settings: JobSettings) -> tuple[int, ...] | None:
     if kind != "cuda":
         return None
     if settings.pair.specs[0].tensor_parallel:  # one process per GPU, one of which meters
-        return tuple(range(processes.count_local_processes()))
+        return tuple(range(processes.count_local_torchrun_processes()))
     device = int(index or 0)
     maps = [spec.device_map for spec in settings.pair.specs]
     places = [

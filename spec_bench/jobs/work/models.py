@@ -104,7 +104,9 @@ def _map_draft_to_target_tokens(
             )
             theirs = load_tokenizer_once(spec.path, spec.revision, content_id)
             vocabulary = map_tokenizers(ours, theirs, count)
-            log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
+            log.info(
+                "%s proposes %d of the target's tokens", spec.path, vocabulary.proposable_count
+            )
             _mapped_drafts[key] = VocabularyMappedModel(model, vocabulary, count)
         else:
             kept_ids = None if spec.outputs is None else read_output_ids(spec.outputs)
