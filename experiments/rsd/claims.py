@@ -186,7 +186,7 @@ def _correlation(claim, group, trees, left_out, records):
     if found is None:
         return
     ends = found.ends and [tanh(end) for end in found.ends]
-    how = f"(no interval: {found.why})"
+    how = f"(no interval: {found.no_interval_reason})"
     if ends and not records.printed:
         how = f"{format_ends(*ends, '.3f')}, interval over prompts"
     rest = f"; {left_out} disturbed or stalled left out" if left_out else ""

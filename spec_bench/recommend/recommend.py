@@ -207,17 +207,20 @@ class RecommendationResult:
             return ["AR", f"nothing else has a speed, {candidate_count}"]
         winner = self.headline
         decoder, spec = self.cell
-        why = winner.why
+        reason_text = winner.why
         if self.doubtfully_dropped:
-            why = why.replace("surely faster than AR", "faster than AR on the fresh prompts")
-            dropped = ", ".join(self.doubtfully_dropped)
-            candidate_count += f"; perhaps not the fastest: on disturbed rates {dropped} left out"
+            reason_text = reason_text.replace(
+                "surely faster than AR", "faster than AR on the fresh prompts"
+            )
+            dropped_names = ", ".join(self.doubtfully_dropped)
+            candidate_count += "; perhaps not the fastest: on disturbed rates "
+            candidate_count += f"{dropped_names} left out"
         if decoder == "ar":
-            return [winner.decoder, f"{why}, {candidate_count}"]
+            return [winner.decoder, f"{reason_text}, {candidate_count}"]
         cell_name = names.format_decoder_and_tree({"decoder": decoder, "spec": spec})
         return [
             cell_name,
-            f"speed-up {winner.speed} over plain decoding, {why}, {candidate_count}",
+            f"speed-up {winner.speed} over plain decoding, {reason_text}, {candidate_count}",
         ]
 
 
