@@ -1,1 +1,1 @@
-"""How settings are read and refused: dataclasses, pydantic, registries, folders of configs."""
+"""Reading and validation of settings: dataclasses, pydantic, registries, folders of configs."""

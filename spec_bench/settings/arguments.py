@@ -1,5 +1,5 @@
-"""Command lines: what commands and options there are, as ``commands.yaml`` has them, and how one is
-read. A wrong request is answered with one line. Knows words and files only.
+"""Command lines: the commands and options of ``commands.yaml``, and their parser. A wrong command
+line is answered with a one-line error. Knows words and files only.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RENAMED_COMMANDS = {
     "spider": "check spider",
     "fit_tree": "fit",
 }
-"""The same of commands."""
+"""Commands of earlier versions, and their names now."""
 _OVERVIEW = """\
 Which speculative decoder is fastest for your models, by how much? Lossless?
 
@@ -41,14 +41,14 @@ usage: spec-bench COMMAND ...          spec-bench COMMAND --help
 
 
 class OneLineErrorParser(argparse.ArgumentParser):
-    """Without the usage, which argparse prints over several lines before what is wrong."""
+    """Argument parser that prints errors in one line, without argparse's usage of several lines."""
 
     def parse_known_args(  # type: ignore[override]
         self,
         args: Sequence[str] | None = None,
         namespace: Any = None,
     ) -> tuple[Any, list[str]]:
-        """Takes options by their earlier names too, with a warning."""
+        """Parses options, also under their earlier names, with a warning."""
         arguments = list(sys.argv[1:] if args is None else args)
         for number, (name, is_, value) in enumerate(
             argument.partition("=") for argument in arguments
@@ -59,13 +59,15 @@ class OneLineErrorParser(argparse.ArgumentParser):
         return super().parse_known_args(arguments, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Ends with status 2."""
+        """Prints the message in one line and exits with status 2."""
         self.exit(2, f"{self.prog}: {message}; --help tells more\n")
 
 
 @cache
 def get_option_arguments(command: str) -> dict[str, dict[str, Any]]:
-    """Returns argparse's keyword arguments of each option of a command, by its names."""
+    """Returns argparse's keyword arguments for each option of a command: option's names ->
+    keywords.
+    """
     return _parse_option_lines(COMMANDS[command].get("options", ""))
 
 
@@ -81,7 +83,7 @@ def _parse_option_lines(lines: str) -> dict[str, dict[str, Any]]:
 
 
 def make_parser(command: str) -> OneLineErrorParser:
-    """Returns the parser of a command's options."""
+    """Makes the parser of a command's options."""
     command_facts = COMMANDS[command]
     parser = OneLineErrorParser(
         prog=f"spec-bench {command}",
@@ -99,7 +101,7 @@ def make_parser(command: str) -> OneLineErrorParser:
 
 
 def parse_options(command: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Returns a command's options."""
+    """Parses a command's options."""
     options: argparse.Namespace = make_parser(command).parse_args([*arguments])
     return options
 
@@ -109,7 +111,7 @@ def _make_help_formatter(prog: str) -> argparse.HelpFormatter:
 
 
 def format_command_list() -> str:
-    """Returns what ``spec-bench`` prints without a command."""
+    """Formats the overview that ``spec-bench`` prints without a command."""
     lines = (
         f"  {name:<11} {facts['about']}" for name, facts in COMMANDS.items() if "about" in facts
     )
@@ -117,8 +119,9 @@ def format_command_list() -> str:
 
 
 def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Splits words into the command and its arguments; the command is "" if there is none such. A
-    job's settings alone are ``run``, a command of an earlier version is taken with a warning.
+    """Splits words into the command and its arguments; the command is "" if there is no such
+    command. A job's settings alone mean ``run``; a command's earlier name is accepted with a
+    warning.
     """
     command, *arguments = words
     if command == "report" and arguments and not arguments[0].startswith("-"):
@@ -137,8 +140,8 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def parse_positive_ints(option: str, text: str) -> list[int]:
-    """Parses ``14,30`` or ``[14,30]``, of whole numbers >= 1. Raises UsageError, which names the
-    ``option``.
+    """Parses whole numbers >= 1, ``14,30`` or ``[14,30]``. Raises UsageError, which names the
+    ``option``, if the text is anything else.
     """
     parts = text.strip("[]").split(",")
     if not all(part.strip().isdecimal() and int(part) for part in parts):
@@ -147,8 +150,8 @@ def parse_positive_ints(option: str, text: str) -> list[int]:
 
 
 def parse_output_folder(text: str) -> Path:
-    """Returns a folder that files can be written into; the ``type`` of an option. Raises
-    ArgumentTypeError.
+    """Checks that files can be written into a folder and returns its path; the ``type`` of an
+    option. Raises ArgumentTypeError if they cannot.
     """
     try:
         require_writable(Path(text))
@@ -158,7 +161,9 @@ def parse_output_folder(text: str) -> Path:
 
 
 def parse_output_file(text: str) -> Path:
-    """Returns a file that can be written; the ``type`` of an option. Raises ArgumentTypeError."""
+    """Checks that a file can be written and returns its path; the ``type`` of an option. Raises
+    ArgumentTypeError if it cannot.
+    """
     if os.path.exists(text) and not os.path.isfile(text):
         kind = "a folder" if os.path.isdir(text) else "a device or a pipe"
         raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")

@@ -1,7 +1,7 @@
-"""Where configs and papers lie, ours and those that other packages bring, and how one is read.
+"""Finds and reads configs and papers, ours and those of other packages.
 
 ``conf`` holds Hydra's config groups, ``experiments`` a folder for each paper. Knows YAML files and
-their ``defaults``; nothing about Hydra, so that a report reads them without it.
+their ``defaults`` but not Hydra, so that a report reads them without importing it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,9 @@ def list_experiments_dirs() -> list[Path]:
 
 
 def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
-    """Finds a group's files by name in ``folders``, by default in all; the first of a name wins."""
+    """Finds a group's files by name in ``folders``, by default in all; of equal names the first
+    wins.
+    """
     path_by_name: dict[str, Path] = {}
     for folder in [*folders] or list_conf_dirs():
         for path in sorted(folder.glob(f"{group}/*.yaml")):
@@ -48,7 +50,7 @@ def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads a YAML file. Raises UsageError if it is none, naming the file and the place."""
+    """Reads a YAML file. Raises UsageError, with the file and the position, if it is not YAML."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -57,9 +59,9 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_composed_config(path: Path) -> dict[str, Any]:
-    """Reads a config such as ``conf/pair/llama2_7b.yaml`` over those that its ``defaults`` name,
-    such as ``shared/llama2@_here_``, beside it or in the same group of ours: as Hydra composes it.
-    Raises UsageError: a default that is in neither; the message names both.
+    """Reads a config such as ``conf/pair/llama2_7b.yaml``, composed as by Hydra: over the files of
+    its ``defaults``, such as ``shared/llama2@_here_``, from the same folder or the same group of
+    any config folder. Raises UsageError, which names both files, if a default is in neither.
     """
     config: dict[str, Any] = read_yaml(path) or {}
     config_below: dict[str, Any] = {}
@@ -85,5 +87,5 @@ def _merge_configs(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str,
 
 
 def _list_plugin_folders(name: str) -> list[Path]:
-    """Returns the folders of that name in other packages' config folders."""
+    """Lists the folders called ``name`` in other packages' config folders."""
     return [folder / name for folder in list_plugin_config_folders() if (folder / name).is_dir()]

@@ -1,14 +1,14 @@
-"""What a field of settings takes, in words, and the one line that says what is wrong.
+"""Describes in words what a field of settings accepts, and formats one-line error messages.
 
-A block of settings is a dataclass; its fields are its keys, the annotations say what is allowed:
+A block of settings is a dataclass: its fields are the keys, their annotations state what is
+allowed:
 
     @dataclass(frozen=True)
     class StochasticBeam:
         width: Count
         depth: Count
 
-``validation.read_settings`` reads one from a mapping. Knows no pydantic, which takes time to
-import.
+``validation.read_settings`` reads a block from a mapping. Does not import pydantic, which is slow.
 """
 
 import sys
@@ -28,45 +28,45 @@ from spec_bench.system.printable import redact_and_escape
 
 @dataclass(frozen=True)
 class Requirement:
-    """In an annotation: what a field takes, in words, where its type does not say it well."""
+    """Annotation with a description of what a field accepts, for types that do not say it well."""
 
     allowed: str  # follows "must be"
 
 
 MOST_NODES = 4096
-"""Nodes that a draft tree may have: its mask has that many squared entries a row."""
+"""Maximum number of nodes of a draft tree; a row's mask has the square of it as entries."""
 
 Count = Annotated[int, Interval(ge=1, le=MOST_NODES)]
 Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 def format_value(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
-    """Returns a value for a message: one line, not longer than is useful."""
+    """Formats a value for a message: in one line, cut after ``longest`` characters."""
     try:
         text = repr(value) if quoted else str(value)
-    except ValueError:  # Python prints no whole number of more than 4300 digits
+    except ValueError:  # Python does not print integers of more than 4300 digits
         text = "a number of thousands of digits"
     text = to_one_line(text)
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def to_one_line(message: object, longest: int | None = None) -> str:
-    """Returns a text in one line, cut to ``longest`` characters; of an error without a message its
-    type.
+    """Formats a text in one line, cut after ``longest`` characters. An error without a message
+    gives the name of its type.
     """
     text = redact_and_escape(" ".join(str(message).split()))[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
 
 
 def print_wrapped_error(line: str) -> None:
-    """Prints what is wrong to standard error; on a terminal no word is broken."""
+    """Prints an error message to standard error, wrapped between words on a terminal."""
     line = redact_and_escape(line)
     wide = get_terminal_size().columns if sys.stderr.isatty() else 0
     print(fill(line, wide, break_on_hyphens=False) if wide else line, file=sys.stderr)
 
 
 def describe_error(error: Exception) -> str:
-    """Returns an error in one line, with its type unless it is a ValueError."""
+    """Describes an error in one line, with its type unless it is a ValueError."""
     kind = "" if isinstance(error, ValueError) or not str(error) else f"{type(error).__name__}: "
     return f"{kind}{to_one_line(error)}"
 
@@ -78,16 +78,16 @@ def warn_once(line: str) -> None:
 
 
 def get_first_line(message: object) -> str:
-    """Returns the first line of an error's message or of a text; "" where there is none."""
+    """Returns the first line of an error's message or of a text; "" if there is none."""
     return redact_and_escape(next(iter(str(message).strip().splitlines()), ""))
 
 
-_OTHER_NAMES = {"tau": "block_efficiency"}  # what papers call ours
+_OTHER_NAMES = {"tau": "block_efficiency"}  # papers' name -> our name
 
 
 def format_suggestion(word: str, choices: Sequence[str], prefix: str = "") -> str:
-    """Returns ``; did you mean PREFIXchoice?`` for choices that begin so or one that is near; ""
-    if there is none.
+    """Formats ``; did you mean PREFIXchoice?`` with up to three choices that begin with ``word``,
+    or else the most similar choice; "" if there is none.
     """
     completions = [
         choice for choice in choices if word and choice.startswith(_OTHER_NAMES.get(word, word))
@@ -99,8 +99,8 @@ def format_suggestion(word: str, choices: Sequence[str], prefix: str = "") -> st
 
 
 def describe_unknown_setting(key: str, word: str, choices: Sequence[str], owner: str = "") -> str:
-    """Returns the message about a key whose last ``word`` is none of the ``choices``; they belong
-    to ``owner``, or else to the key before the word.
+    """Describes an unknown setting: the last ``word`` of ``key`` is not in ``choices``, the
+    settings of ``owner`` (by default the key before the word).
     """
     prefix = key.removesuffix(word)
     suggestion = format_suggestion(word, choices, prefix) or ";"
@@ -109,8 +109,8 @@ def describe_unknown_setting(key: str, word: str, choices: Sequence[str], owner:
 
 
 def describe_annotation(hint: Any, metadata: Sequence[Any] = ()) -> str:
-    """Returns what an annotation allows, in words; ``metadata`` is that of annotations around it:
-    bounds, or a ``Requirement``.
+    """Describes in words what an annotation allows; ``metadata`` comes from the annotations around
+    it: bounds, or a ``Requirement``.
     """
     if get_origin(hint) is Annotated:
         return describe_annotation(hint.__origin__, [*hint.__metadata__, *metadata])
@@ -144,7 +144,7 @@ _WORDS = {
 
 
 def _describe_bounds(metadata: Sequence[Any]) -> str:
-    """Returns bounds in words: ``from 0 to 1``, ``>= 1``, ``> 0 and <= 1``."""
+    """Describes bounds in words: ``from 0 to 1``, ``>= 1``, ``> 0 and <= 1``."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = {
         sign: bound
@@ -158,7 +158,7 @@ def _describe_bounds(metadata: Sequence[Any]) -> str:
 
 
 def list_setting_fields(kind: Any) -> list[Field[Any]]:
-    """Returns the dataclass's fields that are keys of its block."""
+    """Lists the fields of a dataclass that are keys of its block."""
     return [field for field in fields(kind) if field.metadata.get("setting", True)]
 
 

@@ -1,8 +1,9 @@
-"""What somebody else wrote: its limits, and how it is read. ``docs/security.md`` tells users.
+"""Limits for files and answers that other people wrote, and how they are read; ``docs/security.md``
+is for users.
 
-Prompt files, answer files, configs and a server's JSON pass through here before anything is made of
-them, so that no number sizes an allocation and no key starts a program. All of it is refused by a
-``ValueError`` of one line; who calls adds the file and the line in it.
+Prompt files, answer files, configs and a server's JSON pass through here before anything is built
+from them, so that no number sizes an allocation and no key starts a program. A refusal is a
+``ValueError`` of one line; the caller adds the file and the line number.
 """
 
 import json
@@ -22,24 +23,24 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import redact_and_escape
 
 MOST_BYTES = 2**30
-"""Of a file, unpacked where it is packed."""
+"""Bytes of a file, after unpacking if it is packed."""
 MOST_RATIO = 100
-"""A packed file may unpack to that many times its size, and to ``FREE_BYTES`` in any case."""
+"""A packed file may unpack to its size times this, plus ``FREE_BYTES``."""
 FREE_BYTES = 2**26
 MOST_TEXT = 2**24
 """Characters of one text, such as a prompt."""
 MOST_DEPTH = 64
-"""Lists and mappings within each other."""
+"""Levels of nested lists and mappings."""
 MOST_VALUES = 100_000
-"""Of one config, each alias counted as all that it stands for."""
+"""Values of one config; an alias counts as all the values that it refers to."""
 MOST_RESOLVED = 500
-"""Interpolations that a config comes to, and pieces of 65,536 characters of what they stand for."""
+"""A config's interpolations when expanded, plus the pieces of 65,536 characters of their texts."""
 MOST_TOKENS = 2**22
-"""Of all answers of a file together."""
+"""Tokens of all answers of a file together."""
 MOST_S = 1e6
-"""Seconds that a prompt takes at most."""
+"""Maximum seconds of a prompt."""
 LEAST_S = 1e-6
-"""Seconds that a request, or one token of it, takes at least."""
+"""Minimum seconds of a request, or of one of its tokens."""
 _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _PACKAGE = re.compile(r"@package\s+(\S+)")
@@ -49,7 +50,7 @@ _HARMLESS = re.compile(
     r"|hydra\.(launcher(?!\.basic$)|sweeper\.params)(\.((?!hydra|_target_).)*)?"
 )
 _HYDRA_KEYS = "of hydra it may have launcher, mode and sweeper.params"
-# What an interpolation names, a key or a resolver's first argument; and those that are taken.
+# The key, or the resolver's first argument, of an interpolation; interpolations that are refused.
 _INTERPOLATION_NAME = re.compile(r"\$\{\s*(?:[\w.]+:)?\s*['\"]?(\.*)([\w.\[\]]+)")
 _UNTAKEN = re.compile(r"\$\{(?!\s*[\w.\[\]]+\s*\}|(?!\s*oc\.(?:create|decode))\s*[\w.]+\s*:)")
 _PACKED: dict[bytes, tuple[str, ...]] = {
@@ -61,7 +62,7 @@ _PACKED: dict[bytes, tuple[str, ...]] = {
 
 
 def read_and_unpack(stream: BinaryIO) -> bytes:
-    """Reads a file, or a pipe, to its end and unpacks it. Raises ValueError: it is too large."""
+    """Reads a file, or a pipe, to its end and unpacks it. Raises ValueError if it is too large."""
     data = stream.read(MOST_BYTES + 1)
     limit = MOST_BYTES
     for magic, modules in _PACKED.items():
@@ -75,7 +76,7 @@ def read_and_unpack(stream: BinaryIO) -> bytes:
 
 
 def compute_max_unpacked_bytes(size: int) -> int:
-    """Returns the bytes that a packed file of a size may unpack to."""
+    """Computes the number of bytes that a packed file of ``size`` bytes may unpack to."""
     return min(MOST_BYTES, FREE_BYTES + MOST_RATIO * size)
 
 
@@ -89,8 +90,8 @@ def _open_with_first_installed(module_names: tuple[str, ...], data: bytes) -> An
 
 
 def parse_json_within_limits(text: str | bytes, **options: Any) -> Any:
-    """Returns the value of a JSON text; ``options`` are those of ``json.loads``. Raises ValueError:
-    it is none, or one that ``require_within_limits`` refuses.
+    """Parses a JSON text; ``options`` are those of ``json.loads``. Raises ValueError if it is not
+    JSON, or if ``require_within_limits`` refuses it.
     """
     try:
         return require_within_limits(json.loads(text, **options))
@@ -99,7 +100,9 @@ def parse_json_within_limits(text: str | bytes, **options: Any) -> Any:
 
 
 def require_within_limits(value: Any, depth: int = 0) -> Any:
-    """Returns a value as it is. Raises UsageError: it is nested too deep or has too long a text."""
+    """Returns a value unchanged. Raises UsageError if it is nested too deep or
+    has too long a text.
+    """
     if isinstance(value, str) and len(value) > MOST_TEXT:
         raise UsageError(f"a text has {len(value)} characters, at most {MOST_TEXT}")
     if depth > MOST_DEPTH:
@@ -111,8 +114,8 @@ def require_within_limits(value: Any, depth: int = 0) -> Any:
 
 
 def load_yaml_within_limits(text: str) -> Any:
-    """Returns the value of a YAML text. Raises UsageError if it is nested too deep, has a control
-    character, or too many values, those of its aliases counted each time.
+    """Parses a YAML text. Raises UsageError if it is nested too deep, has a control character or
+    has too many values; an alias counts as all the values that it refers to.
     """
     count_by_anchor: dict[str | None, int] = {}  # of anchors, by name
     open_collections: list[tuple[str | None, int]] = []
@@ -138,9 +141,9 @@ def load_yaml_within_limits(text: str) -> Any:
 
 
 def refuse_unsafe_config(text: str, name: str) -> None:
-    """Raises UsageError if somebody else's config, ``name`` below its folder, says what is to be
-    called, or sets more of Hydra than a launcher's settings and a sweep's values; a launcher is
-    chosen on the command line.
+    """Raises UsageError if another person's config, at the path ``name`` below its folder, names
+    something to call, or sets more of Hydra than a launcher's settings and a sweep's values. A
+    launcher is chosen on the command line.
     """
     try:
         config = load_yaml_within_limits(text)
@@ -156,18 +159,18 @@ def refuse_unsafe_config(text: str, name: str) -> None:
 
 
 def refuse_costly_interpolations(config: Any) -> None:
-    """Raises UsageError if the interpolations of a composed config, as they are written, come to
-    more than ``MOST_RESOLVED``, as they do where each refers to two others.
+    """Raises UsageError if the unresolved interpolations of a composed config expand to more than
+    ``MOST_RESOLVED``, as nested references can.
     """
     texts = dict(_iter_long_or_interpolated_texts(config))
     counts: dict[tuple[str, ...], int] = {}
 
     def count(place: tuple[str, ...]) -> int:
-        """Counts what all texts at a place come to."""
+        """Counts the expanded interpolations of all texts at a place."""
         total = 0
         for path in (text_path for text_path in texts if text_path[: len(place)] == place):
             if path not in counts:
-                counts[path] = MOST_RESOLVED + 1  # where it stands for itself
+                counts[path] = MOST_RESOLVED + 1  # if it refers to itself
                 targets = [
                     _resolve_interpolation_path(path, *reference)
                     for reference in _INTERPOLATION_NAME.findall(texts[path])
@@ -184,7 +187,7 @@ def refuse_costly_interpolations(config: Any) -> None:
 
 
 def _resolve_interpolation_path(path: tuple[str, ...], dots: str, name: str) -> tuple[str, ...]:
-    """Returns the place that an interpolation names, one with dots from where it stands."""
+    """Resolves the path that an interpolation names; leading dots are relative to ``path``."""
     keys = tuple(filter(None, re.split(r"[.\[\]]", name)))
     return (*path[: -len(dots)], *keys) if dots else keys
 
@@ -192,7 +195,7 @@ def _resolve_interpolation_path(path: tuple[str, ...], dots: str, name: str) -> 
 def _iter_long_or_interpolated_texts(
     value: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yields the texts of a config that are long or stand for others, and where each is."""
+    """Yields the path and the text of each text in a config that is long or interpolated."""
     if isinstance(value, str) and ("${" in value or len(value) >> 16):
         yield path, value
     pairs = value.items() if isinstance(value, dict) else ()
@@ -211,7 +214,7 @@ Label = Annotated[str, MaxLen(1000), AfterValidator(redact_and_escape)]
 Count = Annotated[StrictInt, Ge(0), Le(2**20)]
 CallTokens = Annotated[StrictInt, Ge(1), Le(MOST_NODES)]
 DraftTokens = Annotated[StrictInt, Ge(0), Le(MOST_NODES)]
-# Prompt files keep a number with a point as a text; that of true is no number.
+# Prompt files keep decimal numbers as texts; the text of true is refused as no number.
 Seconds = Annotated[float, BeforeValidator(str), AllowInfNan(False), Ge(0), Le(MOST_S)]
 
 
@@ -222,11 +225,11 @@ class AnsweredLine(BaseModel):
     question_id: Label
     model_id: Label | None = None
     category: Label | None = None
-    choices: Annotated[tuple[dict[str, Any], ...], MinLen(1)]  # the first counts
+    choices: Annotated[tuple[dict[str, Any], ...], MinLen(1)]  # only the first is read
 
 
 class AnsweredChoice(BaseModel):
-    """What one choice says of its turns, each list but ``accept_lengths`` with an entry a turn."""
+    """A choice of an answer line; each list but ``accept_lengths`` has an entry per turn."""
 
     new_tokens: Annotated[tuple[Count, ...], MinLen(1), MaxLen(1000)]
     turns: tuple[Any, ...] | None = None
@@ -238,8 +241,8 @@ class AnsweredChoice(BaseModel):
 
 
 class SpeculativeCounts(BaseModel):
-    """What vLLM says of an answer's drafts: of each call in order, or of how many calls each number
-    of accepted tokens was.
+    """vLLM's counts of an answer's drafts: per call in order, or the number of calls for each
+    number of accepted tokens.
     """
 
     per_step_accepted: tuple[DraftTokens, ...] | None = None
@@ -250,7 +253,7 @@ class SpeculativeCounts(BaseModel):
 
 
 class LlamaTimings(BaseModel):
-    """How far an answer of llama.cpp's is; tokens so far, by its own clock."""
+    """Progress of an answer of llama.cpp: tokens so far, and milliseconds of its own clock."""
 
     predicted_n: Count = 0
     predicted_ms: FiniteFloat
@@ -259,7 +262,7 @@ class LlamaTimings(BaseModel):
 
 
 class StoredResult(BaseModel):
-    """A cell's result, as its folder keeps it."""
+    """A cell's result as stored in its folder."""
 
     labels: dict[str, str | float | None]
     metrics: dict[str, str | float | None]

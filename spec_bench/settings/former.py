@@ -1,7 +1,8 @@
-"""Former names of what plug-ins and notebooks use: they work for one version more, with a warning.
+"""Former names of the plug-ins' and notebooks' interface: they work for one version more, with a
+warning.
 
-A plug-in's class that defines a member under its former name is given the present one, so that a
-package written for the last version goes on working.
+If a plug-in's class defines a member under its former name, the member is added under its present
+name, so that a package written for the last version still works.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ def _warn_of_former_name(former: str, name: str) -> None:
 
 
 class FormerMembers:
-    """Base of classes with renamed members: subclasses may define them, and callers read them, by
-    the names in ``former_members``.
+    """Base of classes with renamed members; subclasses and callers may still use the names in
+    ``former_members``.
     """
 
     former_members: ClassVar[Mapping[str, str]] = {}  # former name -> present name
@@ -31,7 +32,7 @@ class FormerMembers:
                 _warn_of_former_name(f"{cls.__name__}.{former}", name)
                 setattr(cls, name, vars(cls)[former])
 
-    if not TYPE_CHECKING:  # mypy would take any attribute for one
+    if not TYPE_CHECKING:  # mypy would accept any attribute
 
         def __getattr__(self, former: str) -> Any:
             name = self.former_members.get(former)
@@ -42,7 +43,9 @@ class FormerMembers:
 
 
 def make_former_getattr(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Makes a module's ``__getattr__``, which finds its objects by their former ``names`` too."""
+    """Makes a ``__getattr__`` for a module that also finds its objects by their
+    former ``names``.
+    """
 
     def find_name(former: str) -> Any:
         if former not in names:

@@ -1,4 +1,4 @@
-"""Values in the words of the command line, as Hydra reads them. Knows nothing of settings."""
+"""Formats values as Hydra's command-line syntax. Knows nothing of settings."""
 
 import json
 import re
@@ -9,14 +9,14 @@ from typing import Any
 from spec_bench.settings import fields
 from spec_bench.system.errors import UsageError
 
-# What Hydra reads as a text without quotes: it knows ASCII alone, and 2026_11_27 is a number to it.
+# Texts that need no quotes for Hydra: ASCII only, and not 2026_11_27, which it reads as a number.
 _WORD = re.compile(r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*", re.A | re.I)
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
 def quote_setting_value(key: str, value: Any) -> str:
-    """Quotes the value of the setting ``key`` as Hydra reads it. Raises UsageError, which names the
-    key: it is not plain.
+    """Quotes the value of the setting ``key`` for Hydra. Raises UsageError, which names the key, if
+    the value is not plain data.
     """
     try:
         return quote_if_needed(value)
@@ -28,22 +28,22 @@ def quote_setting_value(key: str, value: Any) -> str:
 
 
 def quote_if_needed(value: Any) -> str:
-    """Quotes a plain value but for a text that Hydra reads without quotes. Raises TypeError: it is
-    not plain.
+    """Quotes a plain value for Hydra, except a text that needs no quotes. Raises TypeError if the
+    value is not plain data.
     """
     return value if isinstance(value, str) and _WORD.fullmatch(value) else quote_value(value)
 
 
 def quote_value(value: Any) -> str:
-    """Writes a plain value as Hydra reads it, texts quoted with their line ends and letters as they
-    are. Raises TypeError: it is not plain.
+    """Quotes a plain value for Hydra; line ends and letters in texts are not escaped. Raises
+    TypeError if the value is not plain data.
     """
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {quote_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(quote_value, value))}]"
     if isinstance(value, str | Path):
-        # Hydra reads backslashes as such, but for those before a quote.
+        # Hydra reads backslashes literally, except before a quote.
         content = _BEFORE_A_QUOTE.sub(
             lambda match: match[1] * 2 + ('\\"' if match[2] else ""), str(value)
         )
@@ -52,5 +52,5 @@ def quote_value(value: Any) -> str:
 
 
 def describe_type_and_value(value: Any) -> str:
-    """Returns a value's type and how it begins, in one line for a message."""
+    """Describes a value by its type and its beginning, in one line for a message."""
     return f"{type(value).__name__} {fields.format_value(value)}"

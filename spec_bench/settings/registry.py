@@ -1,9 +1,9 @@
-"""What can be added without a list being edited: rules, policies, drafters, metrics, and so on.
+"""Registries of rules, policies, drafters, metrics and so on, which new files add themselves to.
 
-A registry knows names and what stands behind them. It fills itself when it is first asked: with the
-modules of our package that it looks after, and with those that other installed packages name as
-entry points of its group. So a file that registers something is known by being there, and nothing
-is imported before it is needed. Knows nothing about what is registered, and imports no torch.
+A registry maps names to entries. On first use it imports the modules of our package that register
+entries, and then those that other installed packages name as entry points of its group. So no list
+has to be edited for a new file, and nothing is imported before it is needed. Knows nothing about
+the entries, and imports no torch.
 
     rule = Registry("rule", "spec_bench.rules", Rule, within="spec_bench.verify")
 
@@ -43,16 +43,18 @@ CONFIGS = "spec_bench.configs"
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
-    """Names and what is registered under them."""
+    """Mapping from names to registered entries."""
 
     def __init__(
         self,
         noun: str,  # what one entry is called in messages
         group: str,  # the entry points' group, under which other packages name their modules
-        # makes the entry of name, thing and the decorator's keywords; None keeps the thing
+        # makes an entry from the name, the decorated object and the decorator's keywords; None
+        # makes the object itself the entry
         declare: Callable[..., Entry] | None = None,
         *,
-        within: str | None = None,  # our package whose modules register, all imported when asked
+        # our package with the modules that register entries, all imported on first use
+        within: str | None = None,
     ) -> None:
         self.noun = noun
         self.group = group
@@ -63,7 +65,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._loaded: set[tuple[str, str]] = set()
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Thing], Thing]:
-        """Registers what it decorates, which stays what it is."""
+        """Returns a decorator that registers an object under ``name`` and returns it unchanged."""
 
         def register(definition: Thing) -> Thing:
             entry: Any = self._declare(name, definition, **facts) if self._declare else definition
@@ -76,7 +78,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return register
 
     def add(self, name: str, entry: Entry, origin: str) -> None:
-        """Registers what stands behind a name; a module imported anew replaces its entries."""
+        """Registers an entry under a name; a module that is imported again replaces its entries.
+        Raises UsageError if the name is taken.
+        """
         if self._origins.get(name, origin) != origin:
             raise UsageError(
                 f"two {self.noun} entries are called {name!r}: {self._origins[name]} and {origin}"
@@ -85,7 +89,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._origins[name] = origin
 
     def __getitem__(self, name: str) -> Entry:
-        """Returns the entry of that name."""
+        """Returns the entry called ``name``."""
         if name not in self._entries:
             self._import_own_modules()
         if name not in self._entries:
@@ -102,7 +106,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return sum(1 for _ in self)
 
     def find(self, name: object, where: str) -> Entry:
-        """Returns the entry that a user named; else a ValueError names the key and the choices."""
+        """Returns the entry that a user named. Raises UsageError, with the key and the choices, if
+        there is no such entry.
+        """
         if isinstance(name, str) and name in self:
             return self[name]
         raise UsageError(
@@ -110,8 +116,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         )
 
     def read(self, block: Mapping[str, Any], key: str, where: str) -> Any:
-        """Reads a block of settings as the dataclass that it names under a key; a ValueError if it
-        does not fit, which names ``where`` it stands.
+        """Reads a block of settings as the dataclass that it names under ``key``. Raises
+        UsageError, which names the block's place ``where``, if it does not fit.
         """
         from spec_bench.settings.validation import read_settings  # pydantic
 
@@ -151,8 +157,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 @functools.cache
 def scan_registrations(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
-    """Returns the names that a package of ours registers with a decorator, and its keywords, from
-    the modules' text: a report, which imports no torch, knows which trees there are.
+    """Reads the names that our ``package`` registers with a decorator, and the decorator's
+    keywords, from the modules' text: a report knows the trees without importing torch.
     """
     keywords_by_name = {}
     folders = getattr(find_spec(package), "submodule_search_locations", None) or ()
@@ -167,9 +173,10 @@ def scan_registrations(package: str, decorator: str) -> dict[str, dict[str, ast.
 
 
 def list_plugin_config_folders() -> list[Path]:
-    """Returns the folders of configs and papers that other packages bring: an entry point of
+    """Lists the folders of configs and papers in other packages. An entry point of
     ``spec_bench.configs`` names a package, laid out like the top of ours (``conf`` and
-    ``experiments``). It may hold no code and is not imported. Raises ValueError: there is none.
+    ``experiments``); it may hold no code and is not imported. Raises UsageError if there is no such
+    package.
     """
     folders = []
     for point in list_entry_points(CONFIGS):
@@ -187,7 +194,9 @@ def list_plugin_config_folders() -> list[Path]:
 
 
 def list_entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """Lists the entry points of a group, read again only after a folder of the path has changed."""
+    """Lists the entry points of a group; reads them again only if a folder of
+    ``sys.path`` changed.
+    """
     folders = (name for name in sys.path if os.path.exists(name or "."))
     return _read_entry_points(
         group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in folders)

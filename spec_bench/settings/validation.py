@@ -1,9 +1,9 @@
-"""Typed settings: what a config may say, and the one line that says what is wrong with it.
+"""Typed settings: validation of configs, and the one-line message of an error in them.
 
 A settings class declares fields with types and ranges; ``read_settings`` reads a plain mapping into
-it or raises a ``ValueError`` whose one line names the key, the value and what is allowed. Knows
-pydantic; nothing about any particular setting. A plain dataclass, as rules, policies and drafters
-are, is checked by the same fields: no value is taken for one of another type.
+it or raises a ``ValueError`` of one line with the key, the value and what is allowed. Knows
+pydantic, and nothing about any particular setting. A plain dataclass, such as a rule, policy or
+drafter, is validated strictly by its annotations: no value is converted from another type.
 
     @settings
     class Sampling:
@@ -62,33 +62,33 @@ Class = TypeVar("Class", bound=type)
 adapter = cache(TypeAdapter)
 _UNKNOWN = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
 _MAPPINGS = (dict, Mapping)
-# of plain dataclasses, whose annotations do not say it
+# for plain dataclasses, because their annotations are not marked as strict
 _EXACT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 _LONGEST = 120  # characters of a value that is shown
 
 
 StrictInt = Annotated[int, Strict()]
-"""A whole number; true and 1.0 are none."""
+"""A whole number; true and 1.0 are refused."""
 FiniteFloat = Annotated[float, Strict(), AllowInfNan(False)]
-"""A finite number; true is none."""
+"""A finite number; true is refused."""
 IntOrFloat = Annotated[StrictInt | FiniteFloat, Requirement("a number")]
-"""A finite number that stays as it was written: 0 is not made 0.0."""
+"""A finite number that keeps its type: 0 does not become 0.0."""
 StrictBool = Annotated[bool, Strict()]
-"""True or false; 1 and "yes" are neither."""
+"""True or false; 1 and "yes" are refused."""
 NonEmptyStr = Annotated[str, Strict(), MinLen(1)]
 """A text that is not empty."""
 
 
 @dataclass_transform(frozen_default=True)
 def settings(kind: Class) -> Class:
-    """Makes a frozen dataclass whose fields are checked and that refuses unknown keys."""
+    """Makes a frozen dataclass that validates its fields and refuses unknown keys."""
     settings_class: Any = checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(kind)
     return settings_class
 
 
 def refuse_unless(holds: bool) -> None:
-    """Refuses a field's value, from its validator, in the words of the field's
-    ``Requirement``.
+    """Raises an error in a field's validator unless ``holds``; the field's ``Requirement`` is the
+    message.
     """
     if not holds:
         raise PydanticCustomError("out_of_range", "out of range")
@@ -97,13 +97,13 @@ def refuse_unless(holds: bool) -> None:
 def read_settings(
     kind: type[Kind], values: Any, parent_key: str = "", source: str = "", owner: str = ""
 ) -> Kind:
-    """Reads a settings class, a plain dataclass or a pydantic model from a plain mapping, as YAML
-    has it. Fields of a dataclass with ``metadata={"setting": False}`` are no keys.
+    """Reads a settings class, a plain dataclass or a pydantic model from a plain mapping such as
+    YAML gives. Fields of a dataclass with ``metadata={"setting": False}`` are not keys.
 
     Fields are of the types above, ``Literal``, ``tuple[X, ...]`` (YAML's lists), ``dict[str, X]``,
-    other settings classes, and unions of them. A wrong one's line names the mapping's
-    ``parent_key``, such as ``engine``, and begins with the ``source``, such as ``table 7``. That of
-    an unknown one names the keys' ``owner``, such as ``tree policy 'chain'``.
+    other settings classes, and unions of them. The UsageError about a wrong field names the
+    mapping's ``parent_key``, such as ``engine``, and begins with the ``source``, such as
+    ``table 7``. If a key is unknown, it names the keys' ``owner``, such as ``tree policy 'chain'``.
     """
     prefix = f"{source}: " if source else ""
     if not isinstance(values, Mapping):
@@ -130,8 +130,8 @@ def read_settings(
 
 
 def check_dataclass_fields(block: Any) -> None:
-    """Checks every field of a plain dataclass by its annotation. Raises UsageError: a value is not
-    allowed; it names the field.
+    """Validates every field of a plain dataclass by its annotation. Raises UsageError, which names
+    the field, if a value is not allowed.
     """
     kind: Any = type(block)
     try:
@@ -143,7 +143,9 @@ def check_dataclass_fields(block: Any) -> None:
 
 @cache
 def _get_validating_class(kind: Any) -> Any:
-    """Returns the class that checks a class's fields: itself, or a pydantic one of a dataclass."""
+    """Returns the class that validates ``kind``: itself, or a pydantic copy of
+    a plain dataclass.
+    """
     if not hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__pydantic_fields__"):
         return kind
     hints = get_type_hints(kind, include_extras=True)
@@ -157,8 +159,8 @@ def _get_validating_class(kind: Any) -> Any:
 
 
 def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Validates a mapping against a class; returns the checked instance, lists as tuples in a plain
-    dataclass.
+    """Validates a mapping against a class and returns the instance; a plain dataclass gets lists as
+    tuples.
     """
     model = _get_validating_class(kind)
     if model is kind:
@@ -169,7 +171,7 @@ def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _replace_sequence_type(value: Any, old: Any, new: Any) -> Any:
-    """Returns a value with all sequences of the type ``old``, nested ones too, as ``new``."""
+    """Converts all sequences of the type ``old`` in a value, nested ones too, to ``new``."""
     return (
         new(_replace_sequence_type(part, old, new) for part in value)
         if isinstance(value, old)
@@ -180,7 +182,7 @@ def _replace_sequence_type(value: Any, old: Any, new: Any) -> Any:
 def _format_error_line(
     error: ErrorDetails, kind: type[Any], parent_key: str, owner: str = ""
 ) -> str:
-    """Returns one validation error in one line."""
+    """Formats a validation error in one line."""
     key, annotation, around = _locate_error(error["loc"], kind, parent_key)
     given = error["input"]
     if error["type"] == "value_error":
@@ -199,14 +201,16 @@ def _format_error_line(
 
 
 def takes_text(kind: Any, key: str) -> bool:
-    """Returns whether a settings class, or one below, has a key that takes text and no number."""
+    """Returns whether a key of a settings class, which may be dotted, takes text and no number."""
     for part in key.split("."):
         kind = _get_field_hints(kind).get(part)
     return {*_list_union_members(kind)} - {type(None)} == {str}
 
 
 def _locate_error(loc: Sequence[int | str], kind: Any, parent_key: str) -> tuple[str, Any, Any]:
-    """Returns an error's key as the user writes it, the annotation there, the class around it."""
+    """Resolves a pydantic error location to (key as the user writes it, its annotation, the class
+    that has the field).
+    """
     key = parent_key
     annotation = kind
     owner = kind
@@ -236,7 +240,9 @@ def _locate_error(loc: Sequence[int | str], kind: Any, parent_key: str) -> tuple
 
 
 def _get_field_hints(annotation: Any) -> dict[str, Any]:
-    """Returns the fields of a settings class by key, Optional or not; none for anything else."""
+    """Returns the annotations of a settings class's fields by key, also of an Optional class; {}
+    for anything else.
+    """
     for member in _list_union_members(annotation):
         if fields := getattr(member, "__pydantic_fields__", None):
             hints = get_type_hints(member, include_extras=True)
@@ -245,8 +251,8 @@ def _get_field_hints(annotation: Any) -> dict[str, Any]:
 
 
 def _get_container_type(annotation: Any) -> tuple[type | None, Any]:
-    """Returns ``tuple`` or a mapping's type and the type of its items, where a field may be one;
-    else (None, None).
+    """Returns the container type that an annotation allows (``tuple`` or a mapping) and the type of
+    its items; (None, None) if it allows no container.
     """
     for member in _list_union_members(annotation):
         if (origin := get_origin(member)) in (tuple, *_MAPPINGS):
@@ -255,7 +261,9 @@ def _get_container_type(annotation: Any) -> tuple[type | None, Any]:
 
 
 def _list_union_members(annotation: Any) -> list[Any]:
-    """Returns the types that a union offers, without their annotations; of another type itself."""
+    """Lists the types of a union without their annotations; a type that is no union as its only
+    item.
+    """
     if get_origin(annotation) is Annotated:
         return _list_union_members(get_args(annotation)[0])
     if is_union(annotation):
