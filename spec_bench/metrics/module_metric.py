@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from spec_bench.metrics import own_code
 from spec_bench.metrics.interval import Interval
 from spec_bench.settings.fields import format_suggestion, to_one_line
 from spec_bench.system.errors import UsageError
@@ -187,23 +188,16 @@ SHIPPED = {
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """The functions ``compute`` that this process gave names to, from Python."""
+_loaded_modules = dict[str, tuple[str, ModuleScore]]()
+"""Score -> its code when it was loaded last, and the module."""
 
 
 def read_score_source(score: str) -> str:
-    """Returns the text of a score's own file or function; "" where it has none."""
+    """Returns the code of a score's own file or function; "" where it has none."""
     if score in FUNCTIONS:
-        return get_source_or_bytecode(FUNCTIONS[score])
+        return own_code.read_function_code(FUNCTIONS[score])
     file = _find_score_file(score)
-    return file.read_text(encoding="utf-8") if file and file.is_file() else ""
-
-
-def get_source_or_bytecode(component: Any) -> str:
-    """Returns the source of a function or class, or what it was compiled to."""
-    try:
-        return inspect.getsource(component)
-    except (OSError, TypeError):  # typed in, and kept nowhere
-        code = getattr(component, "__code__", None)
-        return repr((code.co_code, code.co_names, code.co_consts) if code else component)
+    return own_code.read_code_of_file(file) if file else ""
 
 
 def _find_score_file(score: str) -> Path | None:
@@ -221,12 +215,16 @@ def load_module_score(score: str, known_scores: tuple[str, ...] = ()) -> ModuleS
     ValueError: there is no such file, or the hub does not have it or cannot be reached.
     """
     if score in FUNCTIONS:
-        return ModuleScore(score.lower(), _wrap_compute_as_module(FUNCTIONS[score]), "function")
-    return _load_evaluate_module(score, known_scores, read_score_source(score))
+        compute = FUNCTIONS[score]
+        code = own_code.digest_code([own_code.read_function_code(compute, marks_run=False)], 8)
+        return ModuleScore(score.lower(), _wrap_compute_as_module(compute), f"function|code:{code}")
+    code = read_score_source(score)
+    if score not in _loaded_modules or _loaded_modules[score][0] != code:
+        _loaded_modules[score] = code, _load_evaluate_module(score, known_scores, code)
+    return _loaded_modules[score][1]
 
 
-@cache
-def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: str) -> ModuleScore:
+def _load_evaluate_module(score: str, known_scores: tuple[str, ...], code: str) -> ModuleScore:
     import evaluate
 
     file = _find_score_file(score)
@@ -234,7 +232,9 @@ def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: 
     if file and not file.exists():
         raise UsageError(f"score {score!r}: there is no such file")
     try:
-        module = SHIPPED.get(score) or (file and _run_file_for_compute(file, file_text))
+        if file and score in _loaded_modules:
+            own_code.forget_imports(file)
+        module = SHIPPED.get(score) or (file and _run_file_for_compute(file))
         if module is None:
             evaluate.config.HF_EVALUATE_OFFLINE = (
                 origin == "hub" and not probe_hub_and_set_offline()
@@ -256,8 +256,9 @@ def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: 
             f"score {score!r}: {reason}{format_suggestion(score, choices)}; without a network: "
             f"{', '.join(choices)}, or a metric module's path"
         ) from error
-    prefix = get_column_prefix(score)
-    return ModuleScore(prefix, module, f"evaluate:{version('evaluate')}|{origin}")
+    if file:
+        origin += f"|code:{own_code.digest_code([code], 8)}"
+    return ModuleScore(get_column_prefix(score), module, f"evaluate:{version('evaluate')}|{origin}")
 
 
 def get_column_prefix(score: str) -> str:
@@ -268,9 +269,9 @@ def get_column_prefix(score: str) -> str:
     return re.sub(r"\W+", "_", tail).strip("_").lower()
 
 
-def _run_file_for_compute(file: Path, file_text: str) -> SimpleNamespace | None:
+def _run_file_for_compute(file: Path) -> SimpleNamespace | None:
     """Returns a file's function ``compute`` as a module of ``evaluate`` looks; None without one."""
-    body = ast.parse(file_text, str(file)).body
+    body = ast.parse(file.read_text(encoding="utf-8"), str(file)).body
     if not any(
         isinstance(statement, ast.FunctionDef) and statement.name == "compute" for statement in body
     ):

@@ -6,7 +6,6 @@ them (sacrebleu's own scale is 0..100). Knows texts only; nothing about models, 
 SQL and programs are in ``execution``, modules of ``evaluate`` in ``module_metric``.
 """
 
-import hashlib
 import logging
 import re
 import string
@@ -20,6 +19,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from spec_bench.metrics import own_code
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
 from spec_bench.metrics.metric import get_or_register_column, metric
@@ -27,7 +27,6 @@ from spec_bench.metrics.module_metric import (
     FUNCTIONS,
     SHIPPED,
     get_column_prefix,
-    get_source_or_bytecode,
     load_module_score,
     make_rouge_scorer,
     make_word_splitter,
@@ -282,17 +281,9 @@ def digest_user_code(scores: Sequence[str]) -> str:
     """
     functions: list[Any] = [SCORES[name] for name in scores if name in SCORES]
     functions += [quantity.function for quantity in metric.values()]
-    texts = [*map(_read_foreign_source, functions), *map(read_score_source, scores)]
-    known_texts = [text for text in texts if text]
-    return hashlib.sha256("\0".join(known_texts).encode()).hexdigest()[:16] if known_texts else ""
-
-
-def _read_foreign_source(metric_or_score: Any) -> str:
-    """Returns the code of a metric or score that is not ours; "" of ours."""
-    function = getattr(metric_or_score, "func", metric_or_score)
-    if function.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return ""
-    return get_source_or_bytecode(function)
+    return own_code.digest_code(
+        [*map(own_code.read_foreign_code, functions), *map(read_score_source, scores)], 16
+    )
 
 
 def check_references(name: str, references: References, tokenize: str | None = None) -> None:
@@ -332,7 +323,9 @@ def compute_score_columns(
     settings: Any = {"tokenize": tokenize} if name in OF_WORDS else {}
     if name in SCORES:
         score = SCORES[name](**settings)
-        return score.columns(predictions, references), score.signature(references)
+        code = own_code.digest_code([own_code.read_foreign_code(SCORES[name])], 8)
+        signature = score.signature(references) + f"|code:{code}" * bool(code)
+        return score.columns(predictions, references), signature
     return load_module_score(name, tuple(SCORES)).score(predictions, references, **settings)
 
 

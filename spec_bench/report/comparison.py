@@ -5,6 +5,7 @@ machine on two days, differ least in it. Plain decoding has no such ratio: of on
 rate is compared.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +58,7 @@ _OTHER_PROMPTS = {
     "token_ids_digest": "other token ids of the same texts",
 }
 _OTHER_MACHINE = "another machine"
+_METRIC_CODE = re.compile(r"\|code:(\w{8})")
 _AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -362,6 +364,11 @@ def list_different_settings(
         for setting in setting_columns:
             before, after = (_format_setting(row.get(setting.name)) for row in match.rows)
             counts[setting.title, before, after] += before != after
+        codes = [
+            ", ".join(_METRIC_CODE.findall(str(row.get("quality_signature")))) for row in match.rows
+        ]
+        if all(codes):
+            counts["code of own metrics", codes[0], codes[1]] += codes[0] != codes[1]
     origins = [[origin for origin, _ in side.origins] for side in sides]
     for fact in dict.fromkeys(name for side in origins for origin in side for name in origin):
         values_known = [dict.fromkeys(filter(None, (o.get(fact) for o in s))) for s in origins]

@@ -292,6 +292,19 @@ def test_a_job_of_own_texts_decodes_what_the_pair_decodes(pair, tmp_path):
     assert len(list((tmp_path / "runs/texts").iterdir())) == 1
 
 
+def test_a_function_scores_again_when_what_it_uses_has_changed(pair, tmp_path):
+    words = ("cells=[sd:3]", "generation.max_new_tokens=2", "warmup=0")
+    factors = {"k": 1.0}
+
+    def scaled(predictions):
+        return {"v": factors["k"]}
+
+    for factors["k"] in (1.0, 7.0):
+        given = {"prompts": [PROMPT], "metrics": scaled, "pair": pair, "results": tmp_path}
+        rows = spec_bench.run(*words, **given, columns="all")
+        assert list(rows.scaled_v) == [factors["k"]] * 2
+
+
 def test_a_reference_of_a_conversation_is_of_its_last_turn(tmp_path):
     talk = [USER, SAID, USER]
     file = _write_prompts_file(

@@ -349,6 +349,17 @@ def test_another_model_on_each_side_is_said_in_the_first_sentence(tmp_path):
     assert "another" not in compare_results(before, sides[1]).sentence
 
 
+def test_other_code_of_an_own_metric_is_a_difference(tmp_path):
+    sides = [
+        run(tmp_path / name, 0, quality_signature=f"m evaluate:0.4|local|code:{code}; f1 v1")
+        for name, code in (("one", "0a" * 4), ("same", "0a" * 4), ("other", "f" * 8))
+    ]
+    same, other = (compare_results(sides[0], side).differing for side in sides[1:])
+    assert [(each.name, each.before, each.after) for each in other if each not in same] == [
+        ("code of own metrics", "0a" * 4, "f" * 8)
+    ]
+
+
 def test_answer_files_are_told_to_be_read_first(tmp_path, capsys):
     (tmp_path / "answers.jsonl").write_text("{}")
     assert main([str(tmp_path / "answers.jsonl"), str(tmp_path)]) == 2
