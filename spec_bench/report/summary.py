@@ -14,6 +14,7 @@ import pandas as pd
 from spec_bench.records.sampling import describe_sampling
 from spec_bench.report.claims import Check, check_general_claims
 from spec_bench.report.claims.verdict import summarise_claims
+from spec_bench.report.data.categories import TABLES, describe_shared_clocks
 from spec_bench.report.data.counts import RecordReader, read_provenance
 from spec_bench.report.data.differences import describe_speed_caveats
 from spec_bench.report.data.rows import (
@@ -23,6 +24,7 @@ from spec_bench.report.data.rows import (
     get_failure_reason,
     get_interval,
     get_remarks,
+    get_timing_doubt,
     group_rows,
     list_footnotes,
     read_results_file,
@@ -78,12 +80,17 @@ def iter_category_tables_markdown(groups: Sequence[Group], records: RecordReader
     for group in groups:
         for title, counts, overall, cells in iter_category_numbers(group, records):
             heads = ["decoder", "spec", *(f"{name} ({n})" for name, n in counts.items()), *overall]
+            is_speedup = title == TABLES["speedup"]
             lines = []
             for row, numbers in cells:
                 if any(numbers):
+                    doubt = get_timing_doubt(row).partition(":")[0] if is_speedup else ""
+                    name = f"{row['decoder']} ({doubt})" if doubt else str(row["decoder"])
                     texts = (f"{number:.2f}" if number else "" for number in numbers)
-                    lines.append([str(row["decoder"]), str(row["spec"]), *texts])
+                    lines.append([name, str(row["spec"]), *texts])
             table = format_markdown_table(heads, lines, label_count=2)
+            note = describe_shared_clocks(group) if is_speedup else ""
+            table += f"\n\n{note}" * bool(note)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
 
 

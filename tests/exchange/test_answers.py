@@ -21,6 +21,7 @@ from spec_bench.report.data.categories import (
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import group_rows, read_results_file
 from spec_bench.report.data.seeds import pool_seeds
+from spec_bench.report.page.results_table import iter_category_tables
 from spec_bench.report.summary import iter_category_tables_markdown
 from spec_bench.system import files
 from tests.commands import answers as write_ours
@@ -301,6 +302,18 @@ def test_many_categories_share_a_last_column_and_none_has_its_own(results):
     assert [*group_prompts_by_category(group, RecordReader(results))] == ["qa", UNKNOWN]
     record(results, "ar", [[0]] * 2, depth=0)
     assert group_prompts_by_category(group, RecordReader(results)) == {}
+
+
+def test_a_categorys_speed_up_is_marked_as_disturbed_and_as_of_a_batch(results):
+    rows = frame(*ROWS).assign(batch_size=4)
+    rows.loc[1, "reason"] = "speedup: disturbed: other programs ran"
+    (group,) = group_rows(rows)
+    speed, tokens = iter_category_tables_markdown([group], RecordReader(results))
+    assert "| sd (disturbed) | 3 |" in speed and "in batches of 4" in speed
+    assert "| sd | 3 |" in tokens and "batch" not in tokens
+    (title, table), (_, other) = iter_category_tables(group, RecordReader(results))
+    assert "in batches of 4" in title
+    assert table.lines[-1].marks[0][0].startswith("disturbed") and not other.lines[-1].marks
 
 
 def test_table_and_verdicts_say_what_each_category_says(results):

@@ -13,7 +13,7 @@ from spec_bench.metrics.interval import Interval, clip_or_drop_ends
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, widen_to_tau_width
 from spec_bench.metrics.metric import clip_and_map_interval
 from spec_bench.report.data.counts import RecordReader, make_empty_sums
-from spec_bench.report.data.rows import Group, Row, to_rows
+from spec_bench.report.data.rows import Group, Row, count_prompts_per_clock, to_rows
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import redact_and_escape
 
@@ -70,6 +70,17 @@ def group_prompts_by_category(group: Group, records: RecordReader) -> dict[str, 
 def get_subtask(category: str) -> str:
     """Returns the column of Spec-Bench's table that a category of its questions belongs to."""
     return MT_BENCH if category in _OF_MT_BENCH else category
+
+
+def describe_shared_clocks(group: Group) -> str:
+    """Says what batches leave of a category's speed-up; "" where each prompt has a clock."""
+    prompt_count = max(map(count_prompts_per_clock, to_rows(group.rows)))
+    if prompt_count < 2:
+        return ""
+    return (
+        f"Prompts of a batch share a clock: in batches of {prompt_count} a category's speed-up is "
+        "also that of the others in its batches."
+    )
 
 
 def compute_numbers_by_category(

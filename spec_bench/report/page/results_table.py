@@ -12,6 +12,7 @@ from spec_bench.report.data.categories import (
     SPEC_BENCH,
     TABLES,
     compute_numbers_by_category,
+    describe_shared_clocks,
     group_prompts_by_category,
 )
 from spec_bench.report.data.counts import RecordReader
@@ -23,6 +24,7 @@ from spec_bench.report.data.rows import (
     get_failure_reason,
     get_interval,
     get_remarks,
+    get_timing_doubt,
     select_undoubted_rows,
     to_rows,
 )
@@ -219,14 +221,21 @@ def iter_category_tables(group: Group, records: RecordReader) -> Iterator[tuple[
     """Title and table of the speed-ups and of the tokens; none without categories."""
     trees = dict(zip(group.rows.run_id, format_tree_titles(group.rows), strict=True))
     for title, counts, overall, numbers in iter_category_numbers(group, records):
+        is_speedup = title == TABLES["speedup"]
         lines = [
-            _make_table_row(row, trees[row["run_id"]], [*map(_make_page_cell, cells)])
+            _make_table_row(
+                row,
+                trees[row["run_id"]],
+                [*map(_make_page_cell, cells)],
+                ((doubt, True),) if (doubt := get_timing_doubt(row)) and is_speedup else (),
+            )
             for row, cells in numbers
             if any(cells[: len(counts)])
         ]
+        note = describe_shared_clocks(group) if is_speedup else ""
         if lines:
             kinds = [(name, format_count(count, "prompt")) for name, count in counts.items()]
             yield (
-                title,
+                f"{title}. {note}" if note else title,
                 ResultsTable((DECODER, *kinds, *((n, "all prompts") for n in overall)), lines),
             )
