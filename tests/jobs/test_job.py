@@ -599,6 +599,32 @@ def test_answers_are_scored_again_when_the_metric_changes_and_are_not_decoded_ag
     assert again == [(22.0, seconds) for _, seconds in first]
 
 
+def test_categories_are_those_of_the_file_now_and_nothing_is_decoded_again(
+    run_job, calls, tmp_path
+):
+    def ask(kinds, *more):
+        lines = [
+            {"id": f"{n}", "document": f"the boat {n}", "summary": "it left", "category": kind}
+            for n, kind in enumerate(kinds)
+        ]
+        file = written(tmp_path / "kinds.jsonl", *lines)
+        results = run_job("cells=[sd:2]", "warmup=0", f"task.source.path={file}", *more)
+        records = RecordReader(tmp_path / "results" / "default" / files.RESULTS)
+        cells = [records.get_categories({"run_id": each.run_id}) for each in results]
+        assert cells == [{f"{n}": kind for n, kind in enumerate(kinds)}] * 2
+        return results
+
+    first = ask("aba", "prompts=3")
+    calls.clear()
+    again = ask("azz", "prompts=3")
+    assert not calls and ask("azz", "prompts=3") == again
+    assert [each.metrics["decode_s"] for each in again] == [
+        each.metrics["decode_s"] for each in first
+    ]
+    ask("cccd", "prompts=4")  # of three there are answers
+    assert {tuple(ids) for _, ids in calls} == {("3",)}
+
+
 def test_a_finished_cell_bears_the_name_that_it_is_given_now(run_job):
     for name in ("mine", "other"):
         results = run_job(f"cells=[{{decoder: sd, spec: 2, name: {name}}}]")

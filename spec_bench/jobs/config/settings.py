@@ -202,6 +202,15 @@ class JobSettings:
         """A digest of the user's own code behind its numbers; other code scores again."""
         return digest_user_code(self.task.scores)
 
+    @cached_property
+    def categories_by_prompt(self) -> dict[str, str]:
+        """The task's categories by prompt id, as its file says now."""
+        return {
+            prompt_id: example.category
+            for example in self.examples
+            for prompt_id in example.prompt_ids
+        }
+
     def describe_missing_references(self, score: str, may_be_empty: bool) -> str:
         """Describes the turns that lack a reference for a score; "" if there are none. Raises
         UsageError if none has one, see ``tasks.references``.

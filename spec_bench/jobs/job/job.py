@@ -138,6 +138,8 @@ def _open_locked_cells(
                 settings.read_model_digests(cell_run.cell)
             )
             cell_run.generations_by_repeat = cell_run.store.repair_and_load()
+            if cell_run.store.replace_categories(settings.categories_by_prompt):
+                cell_run.generations_by_repeat = cell_run.store.load_repeats()
     processes.wait_for_processes()  # none reads before bad files are set aside
     for cell_run in runs:
         if not is_first:
@@ -263,6 +265,7 @@ def copy_answers_of_shorter_cells(
                 continue
             if shorter_store.has_answers_of(cell_run.model_digests, token_ids):
                 cell_run.store.copy_answers(shorter_store)
+                cell_run.store.replace_categories(settings.categories_by_prompt)
                 log.info("%s: %d prompts are answered already", cell_run.cell.title, count)
             else:
                 log.warning(

@@ -211,6 +211,29 @@ class CellStore:
             self._set_aside(files.CELL, to_one_line(error.__cause__ or error, 200))
         return _group_by_repeat(lines)
 
+    def replace_categories(self, categories: Mapping[str, str]) -> bool:
+        """Gives the generations on disk the categories of their prompts, by prompt id, with the
+        lock held; returns whether some had others. Then the cell's result has to be made again.
+        """
+        has_changed = False
+        for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
+            generations = cell_folder.read_valid_generations(path)
+            new_generations = [
+                replace(
+                    generation,
+                    category=categories.get(generation.prompt_id, generation.category),
+                )
+                for generation in generations
+            ]
+            if new_generations == generations:
+                continue
+            if cell := self._load_cell_json_or_empty():
+                cell_folder.write_cell_json(self.folder, {**cell, "result": None})
+            cell_folder.rewrite_generations(path, new_generations)
+            log.info("%s: prompts have other categories now; nothing is decoded again", path)
+            has_changed = True
+        return has_changed
+
     def drop_unknown_tokens_and_load(self, vocabulary_size: int) -> Repeats:
         """Drops generations with token ids of ``vocabulary_size`` or more; loads the others."""
         return _group_by_repeat(self._repair_generation_files(vocabulary_size))
