@@ -58,9 +58,10 @@ def list_files_of_code(file: Path) -> list[Path]:
 
 def forget_imports(file: Path) -> None:
     """Makes this process import what a file imports once more, as it may have changed."""
-    files = {str(path) for path in list_files_of_code(file)[1:]}
+    files = set(list_files_of_code(file)[1:])
     for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)) in files:
+        module_file = getattr(module, "__file__", None)
+        if module_file and Path(module_file).resolve() in files:
             del sys.modules[name]
     invalidate_caches()
 
@@ -127,13 +128,13 @@ def read_function_code(function: Any, marks_run: bool = True) -> str:
     """
     used_values = dict(_iter_used_values(function))
     plain_values = {
-        name: repr(value)
-        for name, value in used_values.items()
-        if isinstance(value, complex | float | int | str | bytes | None)
+        name: repr(used_value)
+        for name, used_value in used_values.items()
+        if isinstance(used_value, complex | float | int | str | bytes | None)
     }
     has_unseen = not hasattr(function, "__code__") or any(
-        name not in plain_values and value is not function and not _is_of_library(value)
-        for name, value in used_values.items()
+        name not in plain_values and used_value is not function and not _is_of_library(used_value)
+        for name, used_value in used_values.items()
     )
     mark = _run_marks[0] if marks_run and has_unseen else ""
     return f"{get_source_or_bytecode(function)}{plain_values or ''}{mark}"
@@ -165,11 +166,11 @@ def _iter_names(code: CodeType) -> Iterator[str]:
             yield from _iter_names(constant)
 
 
-def _is_of_library(value: Any) -> bool:
+def _is_of_library(component: Any) -> bool:
     """Returns whether a module, class or function is ours, Python's or an installed package's."""
-    if not isinstance(value, type | ModuleType | FunctionType | BuiltinFunctionType):
+    if not isinstance(component, type | ModuleType | FunctionType | BuiltinFunctionType):
         return False
-    name = value.__name__ if isinstance(value, ModuleType) else value.__module__
+    name = component.__name__ if isinstance(component, ModuleType) else component.__module__
     top_name = str(name).partition(".")[0]
     file = getattr(sys.modules.get(top_name), "__file__", None)
     return top_name in (_OURS, *sys.stdlib_module_names) or str(file).startswith(_LIBRARIES)

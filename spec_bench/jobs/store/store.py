@@ -227,8 +227,11 @@ class CellStore:
             ]
             if new_generations == generations:
                 continue
-            if cell := self._load_cell_json_or_empty():
-                cell_folder.write_cell_json(self.folder, {**cell, "result": None})
+            if cell := self._load_cell_json_or_empty():  # what is left is an interrupted cell
+                begun_cell: dict[str, Any] = {
+                    key: cell[key] for key in ("settings", "starts") if key in cell
+                }
+                cell_folder.write_cell_json(self.folder, begun_cell)
             cell_folder.rewrite_generations(path, new_generations)
             log.info("%s: prompts have other categories now; nothing is decoded again", path)
             has_changed = True
