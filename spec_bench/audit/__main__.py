@@ -18,8 +18,8 @@ _SERVER_DEFAULTS = {
 
 
 def run_audit_command(options: argparse.Namespace) -> int:
-    """Checks the options, reads the prompts, and only then imports the command, which takes
-    seconds; returns its status.
+    """Checks the options and reads the prompts before it imports the command, which takes seconds;
+    returns the exit status.
     """
     task = complete_options_and_read_task(options)
     from spec_bench.audit.command_line import run_audit
@@ -28,8 +28,9 @@ def run_audit_command(options: argparse.Namespace) -> int:
 
 
 def complete_options_and_read_task(options: argparse.Namespace) -> Any:
-    """Completes the options and reads the task of the prompts that they name, if any. Raises
-    UsageError: they cannot be right.
+    """Fills in the options' defaults and returns the task that reads ``--prompts``, or [] without
+    that option. Raises UsageError if options do not go together or are out of range, or if the file
+    cannot be read.
     """
     for name, default in _SERVER_DEFAULTS.items():
         if not options.server and getattr(options, name) is not None:

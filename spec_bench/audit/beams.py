@@ -1,12 +1,12 @@
 """Audits beams: the verification of a layer, and beam decoders end to end on a Markov chain.
 
-A layer's W output beams are i.i.d. from the beam law. A case is one layer: the target's beam law
-over the accepted parents, the draft's over all its parents, and which of them are accepted. Every
-tuple of drafts and every outcome of the trials is enumerated. Letters: T drafts, M cells, W output
-beams.
+A layer's W output beams must be i.i.d. from the beam law. A case is a layer: the target's beam law
+over the accepted parents, the draft's beam law over all its parents, and a mask of the accepted
+parents. Every tuple of drafts and every outcome of the trials is enumerated. Letters: T drafts, M
+cells, W output beams.
 
-For a decoder the joint law of the beams is checked, order included. With threshold 0 a layer's
-width is the number of drafts, so that the beams of DSBD must have the law of beam sampling with as
+For a decoder the joint law of the beams is checked, order included. With threshold 0 every layer is
+as wide as the number of drafts, so the beams of DSBD must have the law of beam sampling with that
 many beams at every layer.
 """
 
@@ -54,7 +54,7 @@ class BeamLayerCase(NamedTuple):
 
 
 class EnumeratedTrialOutcomes:
-    """Trials with given outcomes [B, T], and the probability of these outcomes."""
+    """Trials with given outcomes [B, T]; ``probability`` [B] is that of the outcomes read."""
 
     def __init__(self, outcomes: Tensor) -> None:
         self._outcomes = outcomes
@@ -67,8 +67,8 @@ class EnumeratedTrialOutcomes:
 
 
 def iter_layer_cases(seed: int = 0) -> Iterator[BeamLayerCase]:
-    """Yields random and adversarial layers of two parents with two tokens each, with both parents
-    accepted or only the first.
+    """Yields random and adversarial layers of two parents with two tokens each. Both parents are
+    accepted, or only the first.
     """
     everywhere = torch.ones(4, dtype=torch.bool)
     first_only = torch.tensor([True, True, False, False])
@@ -81,7 +81,7 @@ def iter_layer_cases(seed: int = 0) -> Iterator[BeamLayerCase]:
 
 
 class LayerOutcomes(NamedTuple):
-    """Every tuple of drafts with every outcome of their trials, a row each."""
+    """All combinations of drafts and trial outcomes of a layer, a row each."""
 
     residual_chains: Tensor  # [B, T + 1, M]
     drafted_cells: Tensor  # [B, T] the drafts
@@ -95,7 +95,9 @@ def _enumerate_layer_outcomes(
     trials: int,
     width: Callable[[Tensor], int],
 ) -> LayerOutcomes:
-    """Enumerates every tuple of drafts with every outcome of their trials."""
+    """Enumerates every tuple of drafts with every outcome of the trials; ``width`` computes W from
+    the acceptances of the trials.
+    """
     q = (case.q * case.has_accepted_parent).unsqueeze(0)
     chain = compute_residual_chain(case.p.unsqueeze(0), q, trials)
     drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
@@ -113,8 +115,8 @@ def _enumerate_layer_outcomes(
 def enumerate_layer_law_and_width(
     case: BeamLayerCase, trials: int, threshold: float
 ) -> tuple[Tensor, int]:
-    """Enumerates the joint law of a layer's output beams, [M] * W, accepted ones first in drawing
-    order. Returns it with W, which is at least 1.
+    """Enumerates the joint law of a layer's output beams, [M] * W: accepted beams in drawing order,
+    then the others. Returns the law and W, which is at least 1.
     """
     chains, cells, widths, verdict, weight = _enumerate_layer_outcomes(
         case, trials, lambda alpha: int(compute_layer_width(alpha, threshold, 1))
@@ -130,7 +132,9 @@ def enumerate_layer_law_and_width(
 
 
 def compute_layer_error(case: BeamLayerCase, trials: int, threshold: float) -> float:
-    """Computes the largest difference of the output beams' joint law from W independent draws."""
+    """Computes the largest difference between the joint law of the output beams and that of W
+    independent draws.
+    """
     law, width = enumerate_layer_law_and_width(case, trials, threshold)
     return float((law - _compute_joint_law([case.p] * width)).abs().max())
 
@@ -138,7 +142,9 @@ def compute_layer_error(case: BeamLayerCase, trials: int, threshold: float) -> f
 def compute_accepted_count_error(
     case: BeamLayerCase, trials: int, law: Callable[[Tensor], Tensor]
 ) -> float:
-    """Computes the largest error of P(T, k), as ``law`` has it, against enumerated trials."""
+    """Computes the largest error of P(T, k), the probabilities of k accepted beams that ``law``
+    computes, against enumerated trials.
+    """
     chains, _, _, verdict, weight = _enumerate_layer_outcomes(case, trials, lambda alpha: trials)
     q = (case.q * case.has_accepted_parent).unsqueeze(0)
     predicted_probs = law(compute_trial_acceptances(chains[:1], q))[0]
@@ -149,7 +155,9 @@ def compute_accepted_count_error(
 
 
 def enumerate_beam_layers_error(seed: int = 0) -> EnumeratedError:
-    """Computes the largest error over all cases, 1 to 3 drafts and all thresholds; counts cases."""
+    """Computes the largest ``compute_layer_error`` over all cases, 1 to 3 drafts and all
+    thresholds, and counts the cases.
+    """
     errors = [
         compute_layer_error(case, trials, threshold)
         for case in iter_layer_cases(seed)
@@ -159,14 +167,16 @@ def enumerate_beam_layers_error(seed: int = 0) -> EnumeratedError:
 
 
 def enumerate_accepted_counts_error(seed: int = 0) -> EnumeratedError:
-    """Computes the largest error of the width recursion over all cases; counts cases."""
+    """Computes the largest error of the width recursion over every fourth case, and counts the
+    cases.
+    """
     cases = list(itertools.islice(iter_layer_cases(seed), 0, None, 4))
     errors = [compute_accepted_count_error(case, 3, compute_accepted_count_probs) for case in cases]
     return EnumeratedError(max(errors), len(errors))
 
 
 def _compute_joint_law(laws: list[Tensor]) -> Tensor:
-    """Computes the joint law of independent draws; 1 for none."""
+    """Computes the joint law of independent draws; 1 if there are none."""
     joint = torch.ones((), dtype=torch.float64)
     for law in laws:
         joint = joint.unsqueeze(-1) * law
@@ -182,7 +192,8 @@ def compute_exact_beam_law(
     stop_ids: tuple[int, ...] = (),
 ) -> dict[Beams, float]:
     """Computes the law of the beams after ``layers`` more layers of beam sampling: ``width`` beams,
-    i.i.d. from the beam law of their parents. A beam is its generated tokens, stop tokens repeated.
+    i.i.d. from the beam law of their parents. A beam is the tuple of its generated tokens; after a
+    stop token that token is repeated.
     """
     law: dict[Beams, float] = {beams: 1.0}
     for _ in range(layers):
@@ -237,10 +248,10 @@ def enumerate_beam_error(
     stop_ids: tuple[int, ...] = (),
     **options: Any,
 ) -> EnumeratedError:
-    """Enumerates one iteration, continued by beam sampling up to the deepest layer.
+    """Enumerates one iteration, continued by beam sampling to the deepest layer.
 
-    A decoder that drafts must have threshold 0, the settings a ``probability_dtype`` of float64;
-    ``options`` are those of ``make_markov_decoder``. Returns the largest difference to beam
+    ``settings`` need a ``probability_dtype`` of float64, and a decoder that drafts needs threshold
+    0. ``options`` are those of ``make_markov_decoder``. Returns the largest difference from beam
     sampling's probabilities, and the number of outcomes.
     """
     decoder, target = make_markov_decoder(config, settings, **options)
@@ -267,8 +278,8 @@ def sample_beam_p_value(
     samples: int = 5000,
     seed: int = 0,
 ) -> float:
-    """Samples beams after several iterations in batches; returns their p-value under beam
-    sampling's law. A decoder that drafts must have threshold 0.
+    """Samples beams over several iterations in batches; returns their p-value under the law of beam
+    sampling. A decoder that drafts must have threshold 0.
     """
     rows = 250
     layers = 4

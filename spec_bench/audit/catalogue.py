@@ -2,7 +2,7 @@
 
 Policies declare their audit trees, drafters their audit settings, and rules the kinds of siblings
 for which they claim to be exact; all combinations are audited. Each part of the audit has a name.
-An error in one part, of a plug-in say, does not stop the others.
+An error in one part, for example of a plug-in, does not stop the others.
 """
 
 import re
@@ -58,11 +58,13 @@ class AuditCase:
 
     @property
     def markov_chain_options(self) -> dict[str, Any]:
-        """Size of the chain's vocabulary and its prompt, for ``enumerate_law_differences``."""
+        """Options of ``enumerate_law_differences``: the size of the chain's vocabulary and the
+        prompt.
+        """
         return {"vocab": self.tree.vocab, "prompt": self.tree.prompt}
 
     def iter_fitting_settings(self) -> Iterator[tuple[str, SamplingSettings]]:
-        """Yields the sampling settings under which the rule fits the tree, with their names."""
+        """Yields the name and value of each sampling setting under which the rule fits the tree."""
         for label, settings in SETTINGS.items():
             if self.fits_settings(settings):
                 yield label, settings
@@ -76,13 +78,15 @@ class AuditCase:
         return True
 
     def is_enumerable(self, settings: SamplingSettings) -> bool:
-        """Checks whether every random choice is discrete; a draft at temperature 0 makes none."""
+        """Checks whether every random choice is discrete; a draft at temperature 0 has no random
+        choice.
+        """
         return self.tree.enumerable or settings.get_draft_settings().temperature == 0
 
 
 def iter_audit_cases(mark: str) -> Iterator[AuditCase]:
-    """Yields the decoders with a mark: ``exact``; ``exact_beam`` for beams drawn from the beam law;
-    ``approximate``, with the trees that the rule is meant for.
+    """Yields the decoders whose rule has a mark: ``exact``; ``exact_beam`` for beams drawn from the
+    beam law; ``approximate``, only with trees that the rule is meant for.
     """
     trees = (tree for kind in policy.values() for tree in kind.audit_cases())
     for tree, drafter_class in product(trees, drafter.values()):
@@ -107,7 +111,7 @@ def _iter_fitting_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
         if kind.declared != mark or not can_verify(kind, type(tree)):
             continue
         if issubclass(kind, BeamVerifier) and kind.searches:
-            continue  # draws nothing; tests compare it with another program's beam search
+            continue  # not random; tests compare it with another program's beam search
         field_names: set[str] = (
             {field.name for field in fields(kind)} if is_dataclass(kind) else set()
         )
@@ -126,7 +130,7 @@ def _iter_fitting_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
 
 
 def _describe_tree_and_drafter(tree: AuditTree, kind: str) -> str:
-    """Describes a tree by its drafter, its shorthand and how siblings are drawn."""
+    """Describes a tree by its drafter, its shorthand and its kind of siblings."""
     words = [f"{tree.policy.name} {tree.policy.spec}"]
     if isinstance(tree.policy, GrownTree) and max(tree.policy.shape.children, default=0) > 1:
         words.append(LAW_NAMES[tree.policy.siblings(WARM)])
@@ -140,7 +144,7 @@ def _format_drafter_prefix(kind: str) -> str:
 
 
 def format_case_pattern(config: DecoderConfig) -> str:
-    """Formats a pattern for the parts that audit a decoder's drafter, policy and rule together."""
+    """Formats a pattern that selects the parts with a decoder's drafter, policy and rule."""
     prefix = _format_drafter_prefix(config.drafter.kind)
     return f"{prefix}{config.tree.name} * + {config.verifier.description}"
 
@@ -164,7 +168,7 @@ class AuditPart(NamedTuple):
 
 def select_parts(parts: Sequence[AuditPart], pattern: str | None) -> list[AuditPart]:
     """Selects the parts whose names, with or without ``rule: ``, match a pattern with wildcards;
-    None: all. Raises UsageError with suggestions if none matches.
+    without a pattern all. Raises UsageError with suggestions if no part matches.
     """
     if pattern is None:
         return list(parts)
@@ -195,12 +199,12 @@ def iter_lines_or_failure(part: AuditPart) -> Iterator[AuditLine]:
     """Yields a part's lines; turns an error into a line that failed."""
     try:
         yield from part.iter_lines()
-    except Exception as error:  # a plugged part may fail in any way
+    except Exception as error:  # a plug-in may raise anything
         describe = describe_error if isinstance(error, ValueError) else describe_error_with_location
         yield AuditLine(part.name, "failed", describe(error), False)
 
 
 def describe_error_with_location(error: Exception) -> str:
-    """Describes an error of a plug-in in one line, with the file and line where it was raised."""
+    """Describes an error of a plug-in in one line, with the file and line that raised it."""
     *_, frame = extract_tb(error.__traceback__)
     return f"{describe_error(error)} ({frame.filename}:{frame.lineno})"

@@ -52,8 +52,8 @@ Audit = Callable[[], EnumeratedError]
 
 
 def iter_rule_parts() -> Iterator[AuditPart]:
-    """Yields the node rules, enumerated over random and adversarial (p, q), and the path rules;
-    then the approximate rules, whose error is only measured.
+    """Yields the exact node rules, enumerated over random and adversarial (p, q), the exact path
+    rules, and the approximate node rules, whose error is only measured.
     """
     audits: dict[str, Audit] = {
         case.name: partial(enumerate_rule_error, case) for case in iter_rule_cases()
@@ -80,7 +80,9 @@ def _make_enumeration_part(name: str, audit: Audit, mark: str = "") -> AuditPart
 
 
 def iter_exact_decoder_parts(samples: int, seed: int) -> Iterator[AuditPart]:
-    """Yields every exact decoder on a Markov chain, enumerated if possible, else by chi-square."""
+    """Yields every exact decoder on a Markov chain: enumerated if possible, else tested by
+    chi-square.
+    """
     for case in iter_audit_cases("exact"):
         yield AuditPart(case.name, partial(_iter_decoder_lines, case, samples, seed))
 
@@ -105,7 +107,7 @@ def _iter_decoder_lines(case: AuditCase, samples: int, seed: int) -> Iterator[Au
 
 
 def iter_approximate_decoder_parts(seed: int) -> Iterator[AuditPart]:
-    """Yields the approximate decoders, whose distance is only measured."""
+    """Yields the approximate decoders; their distance from the target's law is only measured."""
     for case in iter_audit_cases("approximate"):
         yield AuditPart(case.name, partial(_iter_approximate_lines, case, seed))
 
@@ -140,7 +142,7 @@ def _iter_beam_lines(case: AuditCase, samples: int, seed: int) -> Iterator[Audit
 
 
 def list_named_parts(names: Sequence[str], samples: int, seed: int) -> list[AuditPart]:
-    """Lists the parts of the named entries of ``AUDIT_PARTS``."""
+    """Lists the parts of the given entries of ``AUDIT_PARTS``."""
     makers = {
         "rules": iter_rule_parts,
         "decoders": lambda: iter_exact_decoder_parts(samples, seed),
@@ -160,10 +162,10 @@ def _make_sampling_line(subject: str, p_value: float, amount: str) -> AuditLine:
 
 
 def run_audit(options: argparse.Namespace, prompts: Any) -> int:
-    """Audits a server, or all rules and decoders and a named pair, and prints the table.
+    """Audits a server, or all rules and decoders, or a pair of models, and prints the table.
 
-    Returns the exit status: 0 if every check passed, 1 if one failed, 2 after one line if the audit
-    cannot run.
+    Returns the exit status: 0 if every check passed, 1 if one failed, 2, with one line printed, if
+    the audit cannot run.
     """
     lines: list[AuditLine] = []
     try:
@@ -172,7 +174,7 @@ def run_audit(options: argparse.Namespace, prompts: Any) -> int:
             note = "false-alarm rate of the tests of a server's samples together "
             note += f"{models.FALSE_ALARM_RATE:g}"
         else:
-            # Errors of the pair's tokenizers are reported before the rules, which take minutes.
+            # Reads the pair's tokenizers first, as the rules take minutes.
             pair = (options.target, options.draft, prompts, options.max_new_tokens)
             pair_lines = [audit_pair(*pair, options.decoders)] if options.target else []
             parts = [AuditPart("pair", partial(iter, lines)) for lines in pair_lines]

@@ -1,7 +1,7 @@
 """Runs randomised code once per outcome, with the outcome's probability.
 
-The code under audit is the benchmarked code: it asks a ``Draws`` object for every random choice,
-and the object here visits all choices depth-first.
+The audit runs the code that is benchmarked. That code requests every random choice from a ``Draws``
+object, and the object here visits all choices depth-first.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class EnumeratedDraws:
-    """``Draws`` for one row whose choices follow a script and extend it by first alternatives.
+    """``Draws`` for one row: makes the choices of a script, then takes the first alternative.
 
-    It has no ``sample_nodes_at`` and ``passes``: they would also enumerate nodes that no walk
+    It lacks ``sample_nodes_at`` and ``passes``, which would also enumerate nodes that no walk
     reaches.
     """
 
@@ -54,7 +54,9 @@ class EnumeratedDraws:
         self.probability = 1.0
 
     def choose_alternative(self, probs: Sequence[float]) -> int:
-        """Picks the scripted alternative, or the first one with positive probability."""
+        """Returns the index of the scripted alternative, or after the script the first one with
+        positive probability.
+        """
         possible = [index for index, prob in enumerate(probs) if prob > 0]
         step = len(self.choices)
         choice = self._script[step] if step < len(self._script) else possible[0]
@@ -78,9 +80,9 @@ class EnumeratedDraws:
     ) -> Tensor:
         """Returns noise that puts each node's tokens in an enumerated order.
 
-        The order of perturbed log-probabilities is that of sampling without replacement
-        (Gumbel-top-k), which is enumerated here. The values are not Gumbel values: code that uses
-        them (stochastic beam search) cannot be enumerated this way.
+        Perturbed log-probabilities have the order of sampling without replacement (Gumbel-top-k),
+        which is enumerated here. The values are not Gumbel values: code that uses them (stochastic
+        beam search) cannot be enumerated this way.
         """
         assert like.shape[0] == 1, "enumeration runs one row"
         vocab = like.shape[-1]
@@ -100,7 +102,7 @@ class EnumeratedDraws:
     prepare_positions = trials = verdict
 
     def advance(self, emitted: Sequence[int]) -> None:
-        """Does nothing: no choice was drawn ahead."""
+        """Does nothing, because no choice was drawn ahead."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         probs = []
@@ -126,7 +128,7 @@ def enumerate_outcomes(
     experiment: Callable[[EnumeratedDraws], Outcome],
 ) -> Iterator[tuple[float, Outcome]]:
     """Yields (probability, result) for every outcome of the choices in ``experiment``, which must
-    be deterministic but for its draws.
+    be deterministic except for its draws.
     """
     script: list[int] = []
     while True:
@@ -153,8 +155,9 @@ def enumerate_iteration_law(
 ) -> tuple[Mapping[Key, float], int]:
     """Enumerates the law of one iteration's result, and counts the outcomes.
 
-    ``read_result`` reads the result from the row after the step; ``continue_result`` is the law of
-    its continuations by the target up to the largest length. Replaces the decoder's randomness.
+    ``read_result`` reads the result from the row after the step. ``continue_result`` returns the
+    law of the result's continuations by the target, up to the largest length. Replaces the
+    decoder's random draws.
     """
 
     def iteration(draws: EnumeratedDraws) -> Key:
@@ -181,7 +184,7 @@ def compute_chi_square_p_value(
     min_expected: float = 0.0,
 ) -> float:
     """Computes the chi-square p-value of counts under a law; 0 if an impossible outcome occurred.
-    Rare outcomes are pooled until at least ``min_expected`` are expected.
+    Rare outcomes are pooled into bins with an expected count of at least ``min_expected``.
     """
     possible_outcomes = sorted(
         (outcome for outcome in law.items() if outcome[1] > 0), key=lambda outcome: outcome[1]
@@ -203,7 +206,7 @@ def compute_chi_square_p_value(
     observed_counts, expected_counts = torch.tensor(bins, dtype=torch.float64).T
     expected_counts = expected_counts / expected_counts.sum() * observed_counts.sum()
     statistic = ((observed_counts - expected_counts) ** 2 / expected_counts).sum()
-    # The upper tail of chi-square, without scipy, which an installation may lack.
+    # Upper tail of the chi-square distribution; scipy may not be installed.
     return float(
         torch.special.gammaincc(observed_counts.new_tensor((len(bins) - 1) / 2), statistic / 2)
     )
@@ -224,7 +227,7 @@ def make_markov_decoder(
     device: str = "cpu",
     modify_decoder: Callable[[Any], None] | None = None,
 ) -> tuple[Any, MarkovModel]:
-    """Builds a decoder over a random chain with drafts that resemble it; returns both.
+    """Builds a decoder over a random chain, with drafts that resemble the chain; returns both.
 
     ``modify_decoder`` breaks the decoder in tests of the audit.
     """
@@ -241,7 +244,7 @@ def make_markov_decoder(
 
 
 def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
-    """Makes draft heads on a chain with normal random parameters, float64."""
+    """Makes draft heads for a chain, with standard normal parameters in float64."""
     generator = torch.Generator().manual_seed(seed)
     heads = get_heads_class(kind).make_smallest(target.hidden_size, target.vocab_size)
     with torch.no_grad():
@@ -251,7 +254,7 @@ def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
 
 
 class BlockLaw(NamedTuple):
-    """A decoder's law of one block beside the target's."""
+    """A decoder's law of one block, and the target's."""
 
     enumerated_law: Mapping[Tokens, float]
     expected_law: Mapping[Tokens, float]
@@ -263,10 +266,10 @@ def enumerate_block_law(
     law: Callable[[Tokens, int], Mapping[Tokens, float]],
     prompt: Tokens = PROMPT,
 ) -> BlockLaw:
-    """Enumerates the law of one block continued by the target's own tokens.
+    """Enumerates the law of one block, continued by tokens of the target.
 
-    A block has a random length; continued by the target to the longest block's length it must have
-    the target's law. ``law`` is the target's: P(continuation) by prefix and length.
+    A block has a random length; continued to the longest block's length it must have the target's
+    law. ``law`` computes the target's probabilities of continuations from a prefix and a length.
     """
     length = decoder.depth + 1
 
@@ -294,7 +297,7 @@ def enumerate_law_differences(
     modify_decoder: Callable[[Any], None] | None = None,
 ) -> tuple[list[float], int]:
     """Enumerates |probability - chain's probability| of all outputs of one iteration, and counts
-    the outcomes. Needs a small tree and the ``probability_dtype`` float64.
+    the outcomes. Needs a small tree and a ``probability_dtype`` of float64.
     """
     decoder, target = make_markov_decoder(
         config, settings, vocab=vocab, seed=seed, modify_decoder=modify_decoder
@@ -310,7 +313,7 @@ def enumerate_decoder_error(
     settings: SamplingSettings,
     **options: Any,
 ) -> EnumeratedError:
-    """Computes the largest of ``enumerate_law_differences``, and counts the outcomes."""
+    """Computes the largest difference of ``enumerate_law_differences``, and counts the outcomes."""
     errors, count = enumerate_law_differences(config, settings, **options)
     return EnumeratedError(max(errors), count)
 
@@ -320,7 +323,7 @@ def enumerate_total_variation(
     settings: SamplingSettings,
     **options: Any,
 ) -> float:
-    """Computes the distance of one iteration's output law from the chain's law."""
+    """Computes the total variation distance of one iteration's output law from the chain's."""
     return sum(enumerate_law_differences(config, settings, **options)[0]) / 2
 
 
@@ -336,8 +339,8 @@ def sample_decoder_p_value(
     **options: Any,
 ) -> float:
     """Samples continuations; returns their p-value under the chain's exact law. ``options`` are
-    those of ``make_markov_decoder``. Covers several iterations, batches and seeded draws, which
-    enumeration does not.
+    those of ``make_markov_decoder``. Unlike enumeration it covers several iterations, batches and
+    seeded draws.
     """
     rows = 500
     decoder, target = make_markov_decoder(
@@ -358,8 +361,8 @@ def sample_decoder_p_value(
 
 
 def refuse_inexact_plugin_rule(verifier: Verifier, tree_name: str) -> None:
-    """Enumerates a rule that another package marks exact: a node rule alone, others in decoders.
-    Raises UsageError with the size of the error if it is not exact.
+    """Raises UsageError, with the size of the error, if a rule that another package marks as exact
+    is not. Node rules are enumerated alone, other rules in decoders.
     """
     package = getattr(verifier, "function", type(verifier)).__module__.partition(".")[0]
     if verifier.mark == "exact" and package != "spec_bench":
@@ -368,7 +371,7 @@ def refuse_inexact_plugin_rule(verifier: Verifier, tree_name: str) -> None:
             error = _enumerate_verifier_error(verifier, tree_name)
         except WrongVerdictError as wrong:
             raise UsageError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
-        except Exception as failure:  # a plugged rule may fail in any way
+        except Exception as failure:  # a plug-in may raise anything
             raise UsageError(
                 f"{claim} ended in {describe_error_with_location(failure)}"
             ) from failure

@@ -1,16 +1,16 @@
 """Audits pairs and servers against the target itself: greedy answers, and a server's samples.
 
-Given the tokens before it, a served token y has under the target a log-probability log p(y), whose
-expectation is minus the entropy of p. So the sum over all served tokens of log p(y) + H(p) has
-expectation 0 and, as a martingale, the sum of the variances of log p(y): a server whose tokens are
-less probable than the target's, or more probable, shows in a z-score. A wrong law with the right
-entropy shows elsewhere: ordered by falling probability, u = P(rank < rank of y) + U P(y), with U
-uniform, is uniform on [0, 1] and independent of all before it, exactly (Rosenblatt 1952).
-Uniformity is tested for the first tokens of the answers, which come from the prompt's pass, and for
-the later ones, which drafts took part in; independence by the correlation of neighbours. Holm's
-correction keeps the probability of any false alarm at the stated rate. If the target runs in
-another number format than the server, rounding alone makes the laws differ, which shows in many
-thousands of tokens.
+Given the tokens before it, a served token y has the log-probability log p(y) under the target; its
+expectation is minus the entropy H(p). So the sum of log p(y) + H(p) over all served tokens has
+expectation 0, and as a martingale its variance is the sum of the variances of log p(y): a z-score
+shows a server whose tokens are less probable, or more probable, than the target's. A wrong law with
+the right entropy needs another test: with tokens ordered by falling probability, u = P(rank < rank
+of y) + U P(y), with U uniform, is uniform on [0, 1] and independent of all earlier tokens, exactly
+(Rosenblatt 1952). Uniformity is tested separately for the first tokens of the answers, which come
+from the prompt's pass, and for the later ones, which involve drafts; independence is tested by the
+correlation of neighbours. Holm's correction keeps the probability of any false alarm at the stated
+rate. If the target runs in another number format than the server, rounding alone makes the laws
+differ; many thousands of tokens show that difference.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class ServedTokenStatistics(NamedTuple):
     log_p: np.ndarray  # log-probability of the token; -inf if impossible
     entropy: np.ndarray  # of the law, in nats
     variance: np.ndarray  # of log p(y) for y drawn from the law
-    mass_before: np.ndarray  # mass of the tokens that precede it by falling probability
-    is_first: np.ndarray  # whether it is the first of its answer
+    mass_before: np.ndarray  # mass of the tokens before it in order of falling probability
+    is_first: np.ndarray  # whether the token is the first of its answer
 
 
 class StatisticalTestResult(NamedTuple):
@@ -77,7 +77,7 @@ class StatisticalTestResult(NamedTuple):
 def compute_token_statistics(
     logits: Tensor, tokens: Tensor, settings: SamplingSettings
 ) -> ServedTokenStatistics:
-    """Computes the statistics of one answer, tokens [T], from the target's logits [T, V]."""
+    """Computes the statistics of one answer's tokens [T] from the target's logits [T, V]."""
     log_law = warped_log_probs(logits.double(), settings).double()
     law = log_law.exp()
     safe = log_law.masked_fill(law == 0, 0.0)
@@ -97,8 +97,8 @@ def compute_answer_statistics(
     answers: Sequence[tuple[Sequence[int], Sequence[int]]],
     settings: SamplingSettings,
 ) -> ServedTokenStatistics:
-    """Computes the statistics of all answers, one teacher-forced pass each. An answer is the token
-    ids of its prompt and those served, with the end token.
+    """Computes the statistics of all answers, with one teacher-forced pass each. An answer is a
+    pair: the token ids of the prompt, and the served ones with the end token.
     """
     laws = []
     for prompt, answer in answers:
@@ -117,11 +117,11 @@ def run_statistical_tests(
     seed: int = 0,
     false_alarm_rate: float = FALSE_ALARM_RATE,
 ) -> list[StatisticalTestResult]:
-    """Runs the tests for which there are enough tokens.
+    """Runs all tests that have enough tokens.
 
-    ``false_alarm_rate`` is the probability that a lossless server fails any of them.
+    ``false_alarm_rate`` is the probability that a lossless server fails any test.
     """
-    from scipy import stats  # an installation may lack it
+    from scipy import stats  # may not be installed
 
     count = len(served.log_p)
     impossible = int(np.isneginf(served.log_p).sum())
@@ -155,7 +155,9 @@ def run_statistical_tests(
 def _correct_by_holm(
     tests: Mapping[str, tuple[int, float, str]], rate: float
 ) -> list[StatisticalTestResult]:
-    """Corrects by Holm's step-down: compares the k-th smallest p-value with rate / (tests left)."""
+    """Applies Holm's step-down correction: compares the k-th smallest p-value (from 0) with rate /
+    (number of tests - k).
+    """
     order = sorted(tests, key=lambda name: tests[name][1])
     passes = [tests[name][1] > rate / (len(order) - k) for k, name in enumerate(order)]
     failures = order[: passes.index(True)] if True in passes else order
@@ -165,10 +167,10 @@ def _correct_by_holm(
 
 
 # Greedy answers of a pair and of a server. At temperature 0 every exact decoder emits the
-# autoregressive tokens, with one exception: a tree pass multiplies matrices of another shape than a
-# single token's, so two nearly equal logits can change places by rounding. The gap between the
-# logits of the first two different tokens is measured with a plain forward pass, and counts as a
-# near-tie if it is below a bound.
+# autoregressive tokens, except for rounding: the matrices of a tree pass have other shapes than
+# those of a single token, so two nearly equal logits can change places. At the first difference, a
+# plain forward pass measures the gap between the two tokens' logits; a gap below a bound counts as
+# a near-tie.
 
 PROMPTS = (
     "The harbour was closed because",
@@ -192,7 +194,7 @@ class AnswerDifference(NamedTuple):
     prompt_id: str
     position: int  # within the answer
     gap: float  # |difference| of the two tokens' logits in a plain forward pass
-    near_tie: bool  # whether the gap is within the bound of rounding of the logits' dtype
+    near_tie: bool  # whether rounding in the logits' dtype can explain the gap
 
 
 def find_first_difference(
@@ -201,8 +203,8 @@ def find_first_difference(
     expected_tokens: Sequence[int],
     tokens: Sequence[int],
 ) -> AnswerDifference | None:
-    """Finds the first difference of two answers to a request; None if they are equal. Raises
-    UsageError if one is a proper prefix of the other, which rounding does not explain.
+    """Finds the first difference between two answers to a request; None if they are equal. Raises
+    UsageError if one answer is a proper prefix of the other, which rounding does not explain.
     """
     if list(expected_tokens) == list(tokens):
         return None
@@ -227,8 +229,8 @@ def _make_greedy_line(
     bound: str = "",
     suffix: str | None = None,
 ) -> AuditLine:
-    """Counts the greedy answers that equal the target's, that differ by rounding, and others. With
-    a ``suffix`` the line also lists the first three others.
+    """Counts the greedy answers that equal the target's, that differ by a near-tie, and that differ
+    otherwise. With a ``suffix`` the line also lists the first three of the last kind.
     """
     equal = 0
     near_ties = 0
@@ -255,8 +257,8 @@ def _make_greedy_line(
 
 
 def parse_decoders_without_heads(decoders: str) -> dict[str, DecoderConfig]:
-    """Parses a list of decoders such as ``sd:3,rsd_s:4x3``; ``all`` is every tree with all rules
-    and drafters that fit it. Raises UsageError for one that is unknown or needs heads.
+    """Parses a list of decoders such as ``sd:3,rsd_s:4x3``; ``all`` means every tree with all rules
+    and drafters that fit it. Raises UsageError if a decoder is unknown or needs heads.
     """
     if decoders == "all":
         cases = [case for case in iter_audit_cases("exact") if case.config.heads is None]
@@ -281,7 +283,8 @@ def audit_pair(
 ) -> Iterator[AuditLine]:
     """Compares greedy answers of ``decoders`` with plain decoding on a pair of models.
 
-    Reads the tokenizers at once (ValueError if they differ), the models with the first line.
+    Reads the tokenizers immediately (ValueError if they differ), and loads the models when the
+    first line is requested.
     """
     configs = parse_decoders_without_heads(decoders)
     tokenizer = load_tokenizer(target_path)
@@ -327,7 +330,7 @@ def _iter_decoder_agreement_lines(
 
 
 def _decode_greedily(decoder: Any, request: Request) -> tuple[int, ...] | None:
-    """Decodes a greedy answer; None if this prompt cannot be decoded."""
+    """Decodes a greedy answer; None, with a warning logged, if the prompt cannot be decoded."""
     try:
         return tuple(decoder.generate([request], seed=0)[0].tokens)
     except PromptError as error:
@@ -339,16 +342,16 @@ def _decode_greedily(decoder: Any, request: Request) -> tuple[int, ...] | None:
 class ServerAuditRequests:
     """Requests of the audit of a server."""
 
-    prompts: Sequence[tuple[int, ...]]  # token ids of each
+    prompts: Sequence[tuple[int, ...]]  # token ids of each prompt
     max_tokens: int  # of an answer
     answers_per_prompt: int  # sampled answers per prompt, with consecutive seeds
     sampling: SamplingSettings  # of the sampled answers
-    first_seed: int  # the first seed
+    first_seed: int
     stop_ids: tuple[int, ...]  # tokens that end an answer
 
 
 def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple[int, ...]]:
-    """Encodes texts as they are, and a task's prompts as a job does."""
+    """Encodes plain texts without a template, and a task's prompts as a job does."""
     if isinstance(prompts, Sequence):
         return [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
     return prompts.encode_asked_turns(prompts.read_examples(), tokenizer)
@@ -358,7 +361,7 @@ def audit_named_server(
     options: argparse.Namespace, prompts: Task | Sequence[str]
 ) -> Iterator[AuditLine]:
     """Audits the server that the command line names, with the key from the environment. Sends one
-    request before it loads the target, so that a wrong address fails at once.
+    request before it loads the target, so that a wrong address fails early.
     """
     tokenizer = load_tokenizer(options.target)
     ids = _encode_prompts(prompts or PROMPTS, tokenizer)

@@ -1,9 +1,9 @@
 """Audits every rule by enumeration: averaged over all draws, the output has the target's law.
 
-A node rule judges one node's children. A whole-path rule judges trees, under models with a law of
-its own for every prefix, so that a wrong ancestor shows as much as a wrong ratio. All trees of one
-shape and kind of siblings are verified in one call, a row each. Letters: R trees, N nodes, B draws
-of one node's C children, V vocabulary, L depth.
+A node rule judges the children of one node. A whole-path rule judges trees, and the models have a
+different law for every prefix, so that a wrong ancestor shows as clearly as a wrong ratio. All
+trees of one shape and kind of siblings are verified in one call, a row each. Letters: R trees, N
+nodes, B draws of one node's C children, V vocabulary, L depth.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,13 +52,13 @@ class RuleCase:
     name: str  # for the table
     rule: NodeRule
     # kind of siblings; with ``several_drafts`` child j comes from draft j, with ``deterministic``
-    # they are the draft's best tokens
+    # the children are the draft's best tokens
     law: Law
-    sampled_count: int = 1  # number of drawn ones of top-and-sampled children
+    sampled_count: int = 1  # number of drawn children among top-and-sampled ones
 
 
 def iter_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
-    """Yields every registered node rule of a mark, for each kind of siblings that it declares."""
+    """Yields every registered node rule with a mark, for each kind of siblings that it declares."""
     kind: Any
     for kind in rule.values():
         if issubclass(kind, NodeVerifier) and kind.declared == mark:
@@ -70,7 +70,9 @@ def iter_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
 
 
 def iter_cases_of_rule(verifier: NodeVerifier, law: Siblings) -> Iterator[RuleCase]:
-    """Yields the cases of a node rule for one kind of siblings, with one draft and with several."""
+    """Yields the cases of a node rule for one kind of siblings; i.i.d. siblings also from several
+    drafts if the rule allows that.
+    """
     judge = verifier.judge(depth=1)
     sampled_count = getattr(verifier, "sampled", 1)
     suffix = f", {sampled_count} drawn" if law == "top_and_sampled" else ""
@@ -84,8 +86,8 @@ def iter_random_and_adversarial_pairs(
     seed: int,
     random_pairs: int = 40,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (p [V], drafts [4, V]) in float64: random ones of several sharpnesses, and corner
-    cases: zeros, one-hot, equal, disjoint, different truncated supports, near-zero mass.
+    """Yields pairs of p [V] and drafts [4, V], float64: random ones of several sharpnesses, then
+    corner cases (zeros, one-hot, equal, disjoint, different truncated supports, near-zero mass).
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -126,8 +128,8 @@ def compute_child_law(
     law: Law,
     sampled_count: int = 1,
 ) -> Tensor:
-    """Computes the law [B, V] that child number ``child`` of ``width`` is drawn from, zero if no
-    token remains. q is [B, 4, V]; siblings [B, child] are the tokens of the earlier ones.
+    """Computes the law [B, V] from which child number ``child`` of ``width`` is drawn; all zero if
+    no token remains. q is [B, 4, V]; siblings [B, child] are the tokens of the earlier children.
     """
     if law == "several_drafts":
         return q[:, child]
@@ -138,7 +140,7 @@ def compute_child_law(
         if child >= vocab:
             return torch.zeros_like(child_q)
         return one_hot(by_rank.indices[:, child], vocab).to(q.dtype)
-    if law == "top_and_sampled":  # first those drawn without the best
+    if law == "top_and_sampled":  # the drawn children come first and exclude the best tokens
         sampled_count = min(sampled_count, width)
         if child >= sampled_count:
             best = one_hot(by_rank.indices[:, child - sampled_count], vocab)
@@ -152,8 +154,8 @@ def compute_child_law(
 
 
 def _list_next_children(law: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lists every next child of B draws: its draw, its token, whether it exists, its probability.
-    An absent child has token 0.
+    """Lists every possible next child of B draws: the index of its draw, its token, whether it
+    exists, and its probability. An absent child has token 0.
     """
     present = present & (law.sum(dim=1) > 0)
     law = torch.where(present[:, None], law, torch.eye(law.shape[1], dtype=law.dtype)[0])
@@ -162,7 +164,7 @@ def _list_next_children(law: Tensor, present: Tensor) -> tuple[Tensor, Tensor, T
 
 
 class EnumeratedChildren(NamedTuple):
-    """All draws of C children, a row each."""
+    """All draws of C children, one per row."""
 
     tokens: Tensor  # [B, C]
     valid: Tensor  # [B, C] whether they exist
@@ -175,8 +177,8 @@ def enumerate_children(
     law: Law,
     sampled_count: int = 1,
 ) -> EnumeratedChildren:
-    """Enumerates the children drawn from q [4, V]. All kinds of siblings but ``several_drafts`` use
-    the first draft.
+    """Enumerates all draws of children from q [4, V]. Only ``several_drafts`` uses more than the
+    first draft.
     """
     tokens = torch.empty((1, 0), dtype=torch.long)
     valid = tokens.bool()
@@ -206,7 +208,7 @@ class WrongVerdictError(ValueError):
 
 def validate_verdict(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
     """Checks the type and shapes of a rule's verdict on children [B, C] under p [B, V], and returns
-    it. Raises WrongVerdictError.
+    the verdict. Raises WrongVerdictError if they are wrong.
     """
     if not isinstance(verdict, Verdict):
         raise WrongVerdictError(f"must return a Verdict, got {type(verdict).__name__}")
@@ -230,9 +232,8 @@ def compute_output_law(
     """Computes the law [V] of the output token, summed over all draws of C children from q [4, V].
     It equals p [V] if the rule is lossless.
 
-    ``absent_place`` inserts an absent child at that place, with every token in turn.
-    ``has_child_laws`` passes a q for each child instead of the first one's, as trees of distinct
-    siblings do.
+    ``absent_place`` inserts an absent child at that place, once with each token. ``has_child_laws``
+    gives the rule each child's own q instead of one q, as trees of distinct siblings do.
     """
     tokens, valid, probability = enumerate_children(q, children, case.law, case.sampled_count)
     drafts = max(children, 1) if case.law == "several_drafts" else 1
@@ -270,7 +271,7 @@ def compute_output_law(
 
 
 def _repeat_rows_and_insert_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
-    """Repeats every row [B, C, ...] n times and inserts a column [n B, 1, ...] at ``place``."""
+    """Repeats every row of [B, C, ...] n times and inserts a column [n B, 1, ...] at ``place``."""
     rows = rows.repeat_interleave(len(column) // len(rows), dim=0)
     return torch.cat([rows[:, :place], column, rows[:, place:]], dim=1)
 
@@ -281,10 +282,10 @@ def enumerate_rule_error(
     vocabs: Sequence[int] = VOCABS,
     seed: int = 0,
 ) -> EnumeratedError:
-    """Computes the largest |output law - p| over all pairs, 1 to 4 children, and an absent one
-    among up to 3; counts the cases.
+    """Computes the largest |output law - p| over all pairs, with 1 to 4 children, and with up to 2
+    children and an absent one; counts the cases.
     """
-    # The place of an absent child decides which of the others are drawn and which are the best.
+    # For top-and-sampled children the place decides which are drawn and which are best tokens.
     absent_last = case.law == "top_and_sampled"
     children: list[tuple[int, int | None]] = [(n, None) for n in range(1, MAX_CHILDREN + 1)]
     children += [(n, place) for n in range(3) for place in range(n if absent_last else 0, n + 1)]
@@ -305,7 +306,9 @@ WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (4, 1))
 
 @dataclass(frozen=True)
 class PrefixLaws:
-    """Laws of the target and the drafts for every prefix of d tokens, numbered in base V."""
+    """Laws of the target and the drafts for every prefix of d tokens; prefixes are numbered in base
+    V.
+    """
 
     p: Sequence[Tensor]  # per depth [V^d, V] the target's law after each prefix
     q: Sequence[Tensor]  # per depth [V^d, 4, V] the laws of four drafts
@@ -316,7 +319,7 @@ class PrefixLaws:
 
 
 def make_random_prefix_laws(vocab: int, depth: int, seed: int) -> PrefixLaws:
-    """Makes random laws of several sharpnesses, some with a truncated support, float64."""
+    """Makes random laws of several sharpnesses, some with truncated support, in float64."""
     generator = torch.Generator().manual_seed(seed)
 
     def laws(*shape: int) -> Tensor:
@@ -333,11 +336,11 @@ def make_random_prefix_laws(vocab: int, depth: int, seed: int) -> PrefixLaws:
 
 @dataclass(frozen=True)
 class EnumeratedTrees:
-    """Every tree that can be drawn, a row each."""
+    """All trees that can be drawn, one per row."""
 
     tree: Tree
-    probability: Tensor  # [R] probability of each
-    prefix_number: Tensor  # [R, N] number of the prefix from below the root to each node
+    probability: Tensor  # [R] probability of each tree
+    prefix_number: Tensor  # [R, N] number of the path from below the root to each node
     p: Tensor  # [R, N, V] the target's law at each node
 
 
@@ -388,7 +391,9 @@ def enumerate_trees(prefix_laws: PrefixLaws, widths: Sequence[int], law: Law) ->
 def compute_last_node_and_token_laws(
     rule: PathRule, trees: EnumeratedTrees
 ) -> tuple[Tensor, Tensor]:
-    """Computes P(each node is the last one accepted) [R, N], and the next token's law [R, N, V]."""
+    """Computes the probability that each node is the last accepted one [R, N], and the law of the
+    token after it [R, N, V].
+    """
     order, success, residual = rule(trees.tree, trees.p)
     success = torch.cat([success, torch.ones_like(success[:, :1])], dim=1)
     reach_probs = torch.cat(
@@ -405,7 +410,9 @@ def compute_path_rule_error(
     widths: Sequence[int],
     law: Law,
 ) -> float:
-    """Computes the largest |law of L + 1 tokens - target's|; the target continues the blocks."""
+    """Computes the largest |law - target's law| of L + 1 tokens; the target continues shorter
+    blocks.
+    """
     trees = enumerate_trees(prefix_laws, widths, law)
     last_probs, token = compute_last_node_and_token_laws(rule, trees)
     depth = len(widths)
@@ -437,7 +444,9 @@ def compute_continuation_law(
     depth: int,
     length: int,
 ) -> Tensor:
-    """Computes the target's law [B, V^length] of what follows prefixes [B] of ``depth`` tokens."""
+    """Computes the target's law [B, V^length] of ``length`` tokens after prefixes [B] of ``depth``
+    tokens.
+    """
     law = torch.ones((prefix.shape[0], 1), dtype=torch.float64)
     prefixes = prefix[:, None]
     for step in range(length):
@@ -449,7 +458,9 @@ def compute_continuation_law(
 
 
 def iter_path_rule_cases() -> Iterator[tuple[str, PathRule, Law]]:
-    """Yields every exact whole-path rule, for each kind of siblings that it declares."""
+    """Yields the name, rule and kind of siblings of every exact whole-path rule, for each kind that
+    it declares.
+    """
     for name, kind in rule.items():
         if issubclass(kind, Traversal) and kind.declared == "exact":
             extra_laws: tuple[Law, ...] = ("several_drafts",) if kind.several_drafts else ()
@@ -462,7 +473,9 @@ def iter_path_rule_cases() -> Iterator[tuple[str, PathRule, Law]]:
 def enumerate_path_rule_error(
     rule: PathRule, law: Law, seeds: Sequence[int] = (0, 1, 2)
 ) -> EnumeratedError:
-    """Computes the largest error over trees of several widths and random models; counts cases."""
+    """Computes the largest error over trees of several widths and random models, and counts the
+    cases.
+    """
     errors = []
     for widths in WIDTHS:
         for seed in seeds:

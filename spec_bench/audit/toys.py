@@ -1,7 +1,7 @@
 """A toy language model with the engine's interface and a known law: a Markov chain.
 
-It depends on the last token only, so a walk on the wrong branch may still find the right
-distribution; the tests also have a model with a history.
+Its distribution depends only on the last token and the position's parity, so a walk on a wrong
+branch may still read the right distribution; the tests therefore have a model with a history, too.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 
 
 class NoCache:
-    """An empty cache: a chain keeps nothing of a sequence."""
+    """Empty cache, because a chain stores nothing about a sequence."""
 
     bytes = 0
 
@@ -28,8 +28,9 @@ class NoCache:
 
 
 class MarkovModel:
-    """A chain with logits [2, V, V] by the parity of the position and the last token, so that a
-    distribution read at the wrong level shows. Its hidden state is one-hot, of 2 V values.
+    """Markov chain with logits [2, V, V], indexed by the parity of the position and by the last
+    token; because of the parity, a distribution read at the wrong level is detected. Its hidden
+    state is one-hot, with 2 V values.
     """
 
     max_positions: int | None = None
@@ -52,15 +53,15 @@ class MarkovModel:
         return NoCache()
 
     def find_logits_index(self, prefix: Sequence[int]) -> tuple[int, ...]:
-        """Returns the index of the logits after a sequence."""
+        """Returns the index into ``logits`` after a sequence."""
         return (len(prefix) - 1) % 2, prefix[-1]
 
     def find_logits_indices(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-        """Returns the indices of the logits after every token of a pass, [R, T] each."""
+        """Returns the indices into ``logits`` after every token of a pass, [R, T] each."""
         return positions % 2, tokens
 
     def find_hidden_state_indices(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Numbers the hidden state of each token, [R, T]."""
+        """Returns the index of the 1 in each token's hidden state, [R, T]."""
         return positions % 2 * self.vocab_size + tokens
 
     def forward(
@@ -77,7 +78,7 @@ class MarkovModel:
         prefill: bool = False,
         shared: int = 0,
     ) -> ForwardOutput:
-        """See ``engine.model.LanguageModel``."""
+        """Looks up the logits of each token, see ``engine.model.LanguageModel``."""
         logits = self.logits[self.find_logits_indices(tokens, positions)]
         hidden = None
         if needs_hidden:
@@ -92,7 +93,7 @@ class MarkovModel:
         return one_hot(tokens, self.hidden_size).to(self.logits.dtype)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Projects hidden states to logits linearly."""
+        """Projects hidden states [..., 2 V] linearly to logits [..., V]."""
         return hidden @ self.logits.flatten(0, -2).to(hidden.dtype)
 
     def compute_continuation_law(
@@ -118,7 +119,7 @@ class MarkovModel:
 
 
 def make_random_markov_model(vocab: int, seed: int) -> MarkovModel:
-    """Makes a chain with normal logits of standard deviation 1.5, float64."""
+    """Makes a chain with normal logits of standard deviation 1.5, in float64."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn((2, vocab, vocab), generator=generator, dtype=torch.float64)
     return MarkovModel(1.5 * logits)
