@@ -30,13 +30,13 @@ def override_scores_with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_task(config: Mapping[str, Any]) -> Task | RandomPromptTask:
-    """Builds a task from the mapping of a YAML file in ``conf/task``. Raises ValueError with one
+    """Builds a task from the mapping of a YAML file in ``conf/task``. Raises UsageError with one
     line that names what is unknown, missing or out of range.
     """
     source = config.get("source") if isinstance(config, Mapping) else None
     if isinstance(source, Mapping) and source.get("kind") == "random":
         left_out = {"overlong"}  # recipes set it
-        if {"template", "chat"} <= {*config}:  # a task of texts: its name and sampling are left
+        if {"template", "chat"} <= {*config}:  # a task of texts: keeps its name and sampling
             left_out = {setting.name for setting in fields(Task)} - {"name", "generation"}
             source = {"kind": "random"}
         values = {key: value for key, value in config.items() if key not in left_out}
@@ -45,8 +45,8 @@ def build_task(config: Mapping[str, Any]) -> Task | RandomPromptTask:
 
 
 def build_task_from_files(paths: Any, **overrides: Any) -> Task:
-    """Builds a task from the prompts of one or several files of the user's own, as ``run --data``
-    does; rows may share ids. Raises ValueError like ``build_task``.
+    """Builds a task from one or several prompt files of the user, as ``run --data`` does. The index
+    of a row is its id. Raises UsageError like ``build_task``.
     """
     values = {
         **read_composed_config(get_conf_dir() / "task" / "jsonl.yaml"),

@@ -1,4 +1,4 @@
-"""An example of a task: its turns, references and fixed answers, and fitting it to a context.
+"""An example of a task: its turns, references and fixed answers. Fits an example to a context.
 
 A row's turns are plain texts or chat messages with roles. A list of messages is a recorded
 conversation: the user's messages are the turns, the assistant's answers between them are the fixed
@@ -30,8 +30,8 @@ class Example:
     # the user's texts, one per turn; most tasks have one turn. For tasks that are not chats
     # this is the whole prompt.
     turns: tuple[str, ...]
-    # reference answers of each turn, as many tuples as turns; empty without a reference or for a
-    # question without an answer
+    # reference answers, a tuple per turn; empty if the turn has no reference or its question no
+    # answer
     references: tuple[tuple[str, ...], ...]
     # the columns of the row
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -39,11 +39,11 @@ class Example:
     answers: tuple[str, ...] = ()
     system: str = ""  # system message before the conversation, if any
     category: str = ""  # kind of prompt, if the row names one
-    shots: tuple[tuple[str, str], ...] = ()  # worked examples before it: question and answer
+    shots: tuple[tuple[str, str], ...] = ()  # worked examples before the prompt: (question, answer)
 
     @property
     def prompt_ids(self) -> tuple[str, ...]:
-        """One id per turn: the example's own, followed by ``/turn`` if there are several."""
+        """One id per turn: the example's id, followed by ``/TURN`` if there are several turns."""
         if len(self.turns) == 1:
             return (self.id,)
         return tuple(f"{self.id}/{turn}" for turn in range(len(self.turns)))
@@ -84,7 +84,9 @@ def read_turns(raw_turns: Any, field_name: str) -> ConversationTurns:
 
 
 def _read_conversation(entries: Sequence[Any], field_name: str) -> ConversationTurns:
-    """Reads messages of user and assistant in turn, after at most one system message."""
+    """Reads alternating messages of user and assistant, after at most one system message. Raises
+    UsageError for messages in another order.
+    """
     spoken: dict[str, list[str]] = {role: [] for role in ROLES}
     for place, entry in enumerate(entries):
         role, content = parse_message(entry)
@@ -113,7 +115,7 @@ def _read_conversation(entries: Sequence[Any], field_name: str) -> ConversationT
 
 
 def read_references(raw_references: Any, field_name: str) -> list[tuple[str, ...]]:
-    """Reads the reference answers in a row's field, a tuple of equally good ones for each place,
+    """Reads the reference answers in a row's field: for each entry a tuple of equally good answers,
     empty for null. The field is a text, a number, null, or a list of these or of lists of them.
     Raises UsageError for a reference that is neither text nor number.
     """
@@ -134,7 +136,9 @@ def _wrap_in_list(value: Any) -> Sequence[Any]:
 
 
 def get_answers_or_references(example: Example) -> tuple[str, ...]:
-    """Returns the answers that are the same for every decoder, up to the first turn without one."""
+    """Returns an example's fixed answers; without any, the first reference of each turn, up to the
+    first turn that has none.
+    """
     return example.answers or tuple(golds[0] for golds in takewhile(bool, example.references))
 
 
@@ -144,8 +148,8 @@ def get_earlier_answers(
     turn: int,
     answers: Sequence[str] | None,
 ) -> tuple[str, ...]:
-    """Returns the answers that a turn continues, one per earlier turn; ``answers`` None takes the
-    fixed ones. Raises UsageError for an unknown turn, or an earlier turn without an answer.
+    """Returns the answers to the turns before ``turn``: those in ``answers``, or the fixed ones if
+    it is None. Raises UsageError if there is no such turn, or if an earlier turn has no answer.
     """
     if not 0 <= turn < len(example.turns):
         raise UsageError(
@@ -161,9 +165,9 @@ def get_earlier_answers(
 
 
 def read_fastchat_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
-    """Reads answers to these examples, by id, from a file in FastChat's format
-    (``reference_answer/gpt-4.jsonl``). Raises UsageError for a missing file, a line that is no
-    answer, or an example without answers to all turns but the last.
+    """Reads the answers to ``examples``, by id, from a file in FastChat's format
+    (``reference_answer/gpt-4.jsonl``). Raises UsageError if the file is missing, if a line is no
+    answer, or if an example lacks an answer to a turn before its last.
     """
     answers_by_id: dict[str, tuple[str, ...]] = {}
     for line in iter_json_lines(path, "task.answers"):

@@ -2,8 +2,8 @@
 
 The format is detected from the content: JSON (a list, or a value per line), a table separated by
 commas, semicolons or tabs, a text with a prompt per line, or Parquet; compressed or not, in UTF-8
-or UTF-16. Values stay as they are in the file: a cell of a table is a text, None if empty, and a
-number with a point is a text too, so that 3.10 does not become 3.1.
+or UTF-16. Values stay as they are in the file. A cell of a table is a text, or None if empty; a
+number with a point is a text, too, so that 3.10 does not become 3.1.
 """
 
 import codecs
@@ -34,13 +34,13 @@ Row = Mapping[str, Any]
 STDIN = "-"
 CHAT_FIELDS = ("messages", "conversations", "conversation")
 PROMPT_FIELDS = (*CHAT_FIELDS, "turns", "instruction", "prompt", "question", "text")
-"""Fields that may hold a prompt; the first one that a row has counts."""
+"""Fields that may hold a prompt; the first non-empty one of a row is used."""
 REFERENCE_FIELDS = ("reference", "references", "answer", "output", "summary", "completion")
 ROLES = dict.fromkeys(("human", "user", "prompter"), "user")
 ROLES |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot"), "assistant")
 ROLES |= dict.fromkeys(("system", "developer"), "system")
 FORMS = "JSON, JSON lines, CSV, TSV, .txt with a prompt a line, Parquet or a saved dataset"
-# Data sets whose prompts span several fields: fields of their rows, and the task that reads them.
+# Data sets with prompts that span several fields: these fields, and the task that reads them.
 _TASK_BY_FIELDS = {
     "SQuAD": ({"question", "context", "answers"}, "--task squad"),
     "Spider": ({"question", "query", "db_id"}, "--task spider task.database=FOLDER"),
@@ -60,7 +60,9 @@ csv.field_size_limit(MOST_TEXT)
 
 
 class LocatedRow(dict[str, Any]):
-    """A row with its place in the file, such as ``line 3``, counted from 1."""
+    """A row with its place in the source: ``line 3`` or ``record 3``, counted from 1, or ``row 3``
+    of a dataset, counted from 0.
+    """
 
     def __init__(self, values: Row, place: str) -> None:
         super().__init__(values)
@@ -72,7 +74,9 @@ RowMaker = Callable[[], LocatedRow]
 
 @cache
 def _read_stream_once(file: str) -> bytes:
-    """Reads and keeps what can be read only once: the standard input, or a pipe."""
+    """Reads a file; keeps its bytes, because standard input or a pipe can be read only once. Raises
+    UsageError if standard input is a terminal.
+    """
     if file != STDIN:
         with open(file, "rb") as stream:
             return read_and_unpack(stream)
@@ -97,9 +101,9 @@ def _read_decompressed_text(file: Path, label: str) -> str:
 
 
 def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
-    """Yields a function for each row of a file, or of a folder that ``save_to_disk`` wrote, so that
-    only rows that are used are parsed. It and the functions raise ValueError, which names
-    ``owner``, file and line, if the file is of no use.
+    """Yields a function for each row of a file, or of a folder that ``save_to_disk`` wrote. It
+    makes the row, so that only rows in use are parsed. Raises UsageError, here or in the function,
+    that names ``owner``, file and line if the file cannot be read.
     """
     label = f"{owner}: {'standard input' if str(file) == STDIN else file.name}"
     try:
@@ -117,8 +121,8 @@ def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
 
 
 def _read_parquet(file: Path) -> Any:
-    """Reads a Parquet file as a dataset. Raises MemoryError if its rows are too large, which a
-    small file may hide.
+    """Reads a Parquet file as a dataset. Raises MemoryError if its unpacked rows are too large,
+    which a small file may hide.
     """
     from datasets import Dataset
     from pyarrow import Table, parquet
@@ -179,7 +183,7 @@ def _iter_text_row_makers(text: str, file: Path, label: str) -> Iterator[RowMake
 
 
 def _iter_text_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the lines that are not blank, with their numbers from 1."""
+    """Yields number (from 1) and text of each line that is not blank."""
     for number, line in enumerate(StringIO(text, newline="\n"), 1):
         if not line.isspace():
             yield number, line.removesuffix("\n")
@@ -188,9 +192,9 @@ def _iter_text_lines(text: str) -> Iterator[tuple[int, str]]:
 def iter_json_lines(file: Path, owner: str) -> Iterator[LocatedRow]:
     """Yields the rows of a file of JSON objects, one per line; skips blank lines.
 
-    ``datasets`` would give all lines the same fields and types. Raises UsageError with the number
-    of a line that is no JSON object in UTF-8, or that has half a surrogate pair, which tokenizers
-    refuse and files cannot hold.
+    Does not use ``datasets``, which gives all lines the same fields and types. Raises UsageError if
+    there is no such file, or with the number of a line that is no JSON object in UTF-8 or has half
+    a surrogate pair, which tokenizers refuse and files cannot hold.
     """
     if not file.is_file():
         raise UsageError(f"{owner}: there is no file {str(file)!r}")
@@ -199,7 +203,7 @@ def iter_json_lines(file: Path, owner: str) -> Iterator[LocatedRow]:
 
 
 def _parse_nan_as_none(name: str) -> None:
-    """Reads NaN as a missing value; refuses other constants."""
+    """Returns None for NaN. Raises UsageError for other constants (infinities)."""
     if name != "NaN":
         raise UsageError(f"{name} is no value")
 
@@ -242,7 +246,7 @@ def _make_row_from_json_value(content: Any, label: str, place: str) -> LocatedRo
         content = {"turns": content}
     elif not isinstance(content, dict):
         raise UsageError(f"{label}, {place}: a {type(content).__name__}, not an object")
-    elif isinstance(body := content.get("body"), dict):  # of OpenAI's batches
+    elif isinstance(body := content.get("body"), dict):  # a line of OpenAI's batches
         content = {**body, "id": content.get("custom_id")}
     return LocatedRow(content, place)
 
@@ -261,7 +265,7 @@ def _list_rows(document: Any) -> list[Any]:
 
 
 def _flatten_squad_article(article: Any) -> Iterator[Any]:
-    """Yields the nested rows of an article of SQuAD's own file; other values unchanged."""
+    """Yields the rows nested in an article of SQuAD's own file; yields other values unchanged."""
     if not isinstance(article, dict) or "paragraphs" not in article:
         yield article
         return
@@ -319,11 +323,11 @@ def _iter_table_row_makers(text: str, delimiter: str, label: str) -> Iterator[Ro
 
 def parse_message(message: Any) -> tuple[str | None, Any]:
     """Parses a message of a conversation into its role (user, assistant or system) and content;
-    None for an unknown role or content.
+    each is None if it is unknown.
     """
     fields = message if isinstance(message, Mapping) else {}
     content = fields.get("content", fields.get("value"))
-    if isinstance(content, list):  # of OpenAI's parts
+    if isinstance(content, list):  # OpenAI's content parts
         parts: list[Any] = [part.get("text") for part in content if isinstance(part, Mapping)]
         content = "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
     speaker = fields.get("role", fields.get("from"))
@@ -332,7 +336,7 @@ def parse_message(message: Any) -> tuple[str | None, Any]:
 
 def trim_to_first_question(row: LocatedRow) -> LocatedRow | None:
     """Trims a row's conversation to start with the first question, as FastChat does for ShareGPT;
-    None if the speakers do not alternate. Returns other rows unchanged.
+    None if the speakers do not alternate. Returns rows without a conversation unchanged.
     """
     name = find_prompt_field(row)
     if name not in CHAT_FIELDS[1:] or not isinstance(row[name], list):
@@ -357,8 +361,8 @@ def find_prompt_field(row: Row) -> str:
 
 
 def read_prompt(row: Row) -> Any:
-    """Reads a row's prompt: a text, a list of turns, or of messages. Raises UsageError for rows of
-    a known data set whose prompt spans several fields.
+    """Reads a row's prompt: a text, a list of turns, or a list of messages. Raises UsageError if
+    the row is like those of a known data set with prompts of several fields.
     """
     name = find_prompt_field(row)
     for title, (other_fields, words) in _TASK_BY_FIELDS.items():

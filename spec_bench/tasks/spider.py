@@ -1,15 +1,16 @@
 """Checks Spider's databases: ``spec-bench check spider FOLDER``.
 
-FOLDER holds ``<db_id>/<db_id>.sqlite``. Every database is opened read-only and its tables counted;
-with ``--rows dev.json`` only the databases that those rows name are wanted, and one that is missing
-is an error. The last line is a SHA-256 over the databases' names and contents, the same that
-``sha256sum */*.sqlite | sha256sum`` prints in FOLDER (with LC_ALL=C, where all of them are wanted);
-a cell's ``cell.json`` states that of the databases its prompts ask, as ``examples.databases``.
+FOLDER holds ``<db_id>/<db_id>.sqlite``. The command opens every database read-only and checks that
+it has tables; with ``--rows dev.json`` only the databases that those rows name, and a missing one
+is an error. The last line is a SHA-256 over the databases' names and contents. It equals that of
+``sha256sum */*.sqlite | sha256sum`` in FOLDER (with LC_ALL=C, if all databases are checked). A
+cell's ``cell.json`` has the digest of the databases that its prompts use, as
+``examples.databases``.
 
-Spider's authors publish no digest. The hub's dataset HAL-9001/spider-databases publishes one of the
-archive (205,800,266 bytes), which it says is the file of Spider's own download; ``--archive
-spider_data.zip`` compares with that. Of the unpacked databases we know of none; ``--expect DIGEST``
-compares with one that you have from elsewhere.
+Spider's authors publish no digest. The hub's dataset HAL-9001/spider-databases publishes the digest
+of an archive (205,800,266 bytes) that it calls Spider's own download; ``--archive spider_data.zip``
+compares with that digest. We know of no published digest of the unpacked databases; ``--expect
+DIGEST`` compares with a digest that you have from elsewhere.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b12
 
 def get_database_file(folder: Path, database_id: str) -> Path:
     """Finds a database in Spider's layout, ``<folder>/<id>/<id>.sqlite``. Raises UsageError with
-    the ids of the existing ones if it is missing.
+    the ids of the existing databases if it is missing.
     """
     file = folder / database_id / f"{database_id}.sqlite"
     if not file.is_file():
@@ -40,10 +41,11 @@ def get_database_file(folder: Path, database_id: str) -> Path:
 
 
 def compute_databases_digest(databases: Iterable[Path]) -> str:
-    """Computes a SHA-256, in hex, over the databases' names and contents in any order and folder.
+    """Computes a SHA-256, in hex, over the databases' names and contents. It depends neither on
+    their order nor on their folder.
 
-    It is the digest of the lines ``<sha256 of the file>  <id>/<id>.sqlite`` sorted by name: what
-    ``sha256sum */*.sqlite | sha256sum`` prints in the folder that holds them, under LC_ALL=C.
+    It is the digest of the lines ``<sha256 of the file>  <id>/<id>.sqlite`` sorted by name, which
+    ``sha256sum */*.sqlite | sha256sum`` prints in the databases' folder, under LC_ALL=C.
     """
     files_by_name = {f"{file.parent.name}/{file.name}": file for file in databases}
     lines = [f"{hash_file(files_by_name[name])}  {name}\n" for name in sorted(files_by_name)]
@@ -55,8 +57,8 @@ SCHEMA_LINE = "{table}({columns})"
 
 @cache
 def read_schema(database: Path, line_format: str = SCHEMA_LINE) -> str:
-    """Reads the schema: one ``line_format`` per table, ``table(column, column)``, in order of
-    creation.
+    """Reads a database's schema: one ``line_format`` per table, by default ``table(column,
+    column)``, in order of creation.
     """
     # A file: URI with mode=ro neither creates nor changes the database.
     with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
@@ -73,8 +75,9 @@ def read_schema(database: Path, line_format: str = SCHEMA_LINE) -> str:
 
 
 def list_databases(folder: Path, rows_file: Path | None) -> list[Path]:
-    """Lists the databases to check, sorted by name: those that the rows of a JSON or JSONL file
-    name, or all. Raises UsageError if there is none, or if one that the rows name is missing.
+    """Lists the databases to check, sorted by name: those named in the rows of a JSON or JSONL
+    file, or all if there is no file. Raises UsageError if there is no database, or if a named one
+    is missing.
     """
     if rows_file is not None:
         names = {make()["db_id"] for make in iter_row_makers(rows_file, "--rows")}
@@ -86,7 +89,7 @@ def list_databases(folder: Path, rows_file: Path | None) -> list[Path]:
 
 
 def _describe_database_fault(file: Path) -> str:
-    """Describes the fault of an unreadable or empty database; "" if it is in order."""
+    """Describes the fault of an unreadable or empty database; "" if it has none."""
     try:
         return "" if read_schema(file) else f"{file}: no tables"
     except sqlite3.Error as error:

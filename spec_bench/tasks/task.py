@@ -73,7 +73,7 @@ from spec_bench.tasks.template import (
 
 RUNS_SQL = "execution_accuracy"  # the score that queries the row's database
 _TOPIC_FIELDS = {"title", "db_id"}  # fields that many questions of a data set may share
-# from this average number of questions of a topic on, a note counts topics
+# average number of questions per topic above which a note counts the topics
 _QUESTIONS_PER_TOPIC = 10
 _NO_TEMPLATE_REMEDY = "set pair.chat_template, or task.chat to auto or false"
 RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
@@ -84,7 +84,7 @@ def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-# Of the group ``generation``, what a task sets where the run leaves it open.
+# Defaults of a task for the group ``generation``.
 TaskGeneration = Annotated[
     dict[str, Any], BeforeValidator(partial(parse_generation_settings, where="task.generation"))
 ]
@@ -133,12 +133,12 @@ class Task:
     scores: Texts = ()
     metrics: Texts | None = None  # replace ``scores`` if given
     # word splitting of BLEU and ROUGE, by sacrebleu's name: zh, ja-mecab, char, intl, ...; None:
-    # their own, for texts with blanks (and for ROUGE in Latin letters)
+    # each metric's own, which needs blanks between words (and ROUGE's Latin letters)
     tokenize: NonEmptyStr | None = None
     # this task's defaults for settings that the run leaves open: max_new_tokens, and the papers'
     # temperature, top_k and top_p
     generation: TaskGeneration = field(default_factory=dict)
-    # a table in ``{schema}``; its names stand between commas
+    # format of a table in ``{schema}``; the names of columns are joined by commas
     schema_line: NonEmptyStr = SCHEMA_LINE
     # folder with ``<db_id>/<db_id>.sqlite``, for ``{schema}`` in a template and for execution
     # accuracy; None: next to the rows
@@ -158,8 +158,8 @@ class Task:
     # whether a limit takes the first rows or random ones
     sample: Literal["first", "random"] = "first"
     sample_seed: Annotated[StrictInt, Ge(0)] = 0  # seed of ``sample``
-    # a line before the template in every prompt; not with the embedded sample, whose models cannot
-    # follow one
+    # a line before the template in every prompt; left out with the embedded sample, because its
+    # models cannot follow instructions
     instruction: NonEmptyStr | None = None
     # system message of conversations without one
     system: NonEmptyStr | None = None
@@ -252,7 +252,7 @@ class Task:
         return rows[-self.shots :] if is_same_source else rows
 
     def _make_worked_example(self, row: LocatedRow) -> tuple[str, str]:
-        """Makes a worked example: question and answer. Raises UsageError without an answer."""
+        """Makes a worked example, (question, answer). Raises UsageError if there is no answer."""
         example = self._make_example(row, 0)
         if not example.references[0]:
             raise UsageError(f"task.shots={self.shots}: the example of {row.place} has no answer")
@@ -280,7 +280,7 @@ class Task:
             turns = self._make_turns(row)
             golds = self._read_references(row, turns)
             identity = look_up_field(row, "id", self.fields, default=None)
-            # A row may lack it unless ``fields`` names it.
+            # A row may lack a category unless ``fields`` names its column.
             optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
             category = look_up_field(row, "category", self.fields, **optional)
         except UsageError as error:
@@ -313,7 +313,7 @@ class Task:
         return self.turns if "turn" in self._placeholder_names else None
 
     def _make_turns(self, row: Row, max_letters: int | None = None) -> ConversationTurns:
-        """Makes the turns of a row by filling the template, each text cut to ``max_letters``.
+        """Makes the turns of a row by filling the template, with each text cut to ``max_letters``.
         Raises UsageError if a field is missing or holds no turns.
         """
         values = {
@@ -355,13 +355,15 @@ class Task:
         return replace(turns, questions=tuple(self._instruction_prefix + text for text in texts))
 
     def _read_references(self, row: Row, turns: ConversationTurns) -> tuple[tuple[str, ...], ...]:
-        """Reads the reference answers of each turn, else a recorded answer to the last turn."""
+        """Reads the reference answers of each turn. If the row lacks the field, its recorded
+        answers are the references, provided that every turn has one.
+        """
         count = len(turns.questions)
         if self.reference is None:
             return ((),) * count
         recorded_answers = turns.answers if len(turns.answers) == count else ()
         raw_references = look_up_field(row, self.reference, self.fields, default=recorded_answers)
-        # For another field there is no substitute.
+        # Only the default field has substitutes.
         may_guess_field = self._accepts_any_form and self.reference == "reference"
         if raw_references == () and may_guess_field and (name := find_reference_field(row)):
             raw_references = [*[None] * (count - 1), row[name]]  # of the last turn
@@ -400,8 +402,8 @@ class Task:
         return replace(example, turns=self._make_turns(example.row, max_letters).questions)
 
     def count_asked_turns(self, example: Example) -> int:
-        """Counts the turns of an example that are asked. With ``fixed`` every turn before needs a
-        fixed answer.
+        """Counts the turns of an example that are asked. With ``later_turns`` ``fixed``, the first
+        turn without a fixed answer is the last one asked.
         """
         turns = {
             "none": 1,
@@ -435,7 +437,9 @@ class Task:
         turn: int = 0,
         history: Sequence[str] | None = None,
     ) -> list[dict[str, str]]:
-        """Lists the chat messages of a turn's prompt, the user's last; see ``format_prompt``."""
+        """Lists the chat messages of a turn's prompt, up to the user's question; see
+        ``format_prompt``.
+        """
         answers = get_earlier_answers(self.name, example, turn, history)
         messages = [{"role": "system", "content": example.system}] if example.system else []
         for pair in example.shots:
@@ -484,8 +488,8 @@ class Task:
         )
 
     def describe_data(self, examples: Sequence[Example]) -> str:
-        """Describes in one line how many prompts were read, of how many, in which form, and where
-        their references are.
+        """Describes the data in one line: the numbers of prompts and of all rows, the prompts'
+        form, the field of their references, and any peculiarity.
         """
         forms = ""
         count = len(examples)
@@ -527,7 +531,7 @@ class Task:
         return f"{self.data_label}: {''.join(parts)}"
 
     def _find_reference_field(self, example: Example) -> str:
-        """Finds the field of an example's references."""
+        """Returns the name of the field with an example's references."""
         if look_up_field(example.row, self.reference or "", self.fields, default=None) is not None:
             return self.reference or ""
         if len(example.answers) == len(example.turns):
@@ -547,13 +551,13 @@ class Task:
 
     @property
     def _instruction_prefix(self) -> str:
-        """The line before the template, with a line break, if any."""
+        """The instruction with a line break; "" if there is none."""
         applies = self.instruction is not None and self.source.kind != "embedded"
         return f"{self.instruction}\n" if applies else ""
 
     @property
     def data_revision(self) -> str:
-        """Commit of the dataset once ``examples`` has read it, if it has one."""
+        """Commit of the hub's dataset once ``read_examples`` has read it; "" for other sources."""
         return get_commit_of_read_dataset(self.source)
 
     def extract_scored_text(self, text: str) -> str:

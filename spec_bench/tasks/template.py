@@ -1,8 +1,8 @@
 """Fills prompt templates from rows of a dataset, and encodes texts and chats.
 
 A template is text with ``{name}`` in it. A name is looked up in the task's ``fields``, which map it
-to a column, a path into nested columns (``translation.de``), or several of them, the first existing
-one of which is taken; a name without an entry is itself a path. Values go in verbatim.
+to a column, a path into nested columns (``translation.de``), or a list of these, tried in order; a
+name without an entry is itself the path. Values are inserted verbatim.
 """
 
 import logging
@@ -23,13 +23,13 @@ Encoded = TypeVar("Encoded")
 Fields = Mapping[str, str | Sequence[str]]
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
-# Names that the package looks up; conf/task/jsonl.yaml always names turns and reference.
+# Names that the package looks up, and turns and reference, which conf/task/jsonl.yaml has.
 _ALWAYS_READ = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
 _NO_FIELD = object()
 _UNQUOTABLE_LETTERS = {*"'\"\\."}  # letters that a quoted name in a hint cannot have
 MAX_TEMPLATE_S = 5  # processor time for rendering a chat template
 MAX_ENCODING_S = 60  # time for encoding a text
-MAX_EXTRA_BYTES = 2**31  # memory for either
+MAX_EXTRA_BYTES = 2**31  # memory for rendering or encoding
 
 
 def list_placeholders(template: str) -> list[str]:
@@ -65,7 +65,8 @@ def require_valid_templates(
 
     ``plain_template`` is the template of a turn without a chat template, ``fields`` maps names to
     paths in a row, and ``extra_names`` are names that the task reads in addition to those of its
-    templates. Raises UsageError with the template, or with the unused field and the used ones.
+    templates. Raises UsageError with the wrong template, or with an unused field and the names that
+    are read.
     """
     read_names = {name for name in (*_ALWAYS_READ, *extra_names) if name}
     for template in templates:
@@ -80,7 +81,9 @@ def require_valid_templates(
 
 
 def fill_template(template: str, values: Mapping[str, Any]) -> str:
-    """Replaces each ``{name}`` in a template, None by ""; braces in values stay."""
+    """Replaces each ``{name}`` in a template by its value, None by ""; braces in values stay.
+    Raises UsageError if a value is neither text nor integer.
+    """
     parts = []
     for literal, name, _, _ in Formatter().parse(template):
         parts.append(literal)
@@ -106,8 +109,8 @@ def look_up_field(
 ) -> Any:
     """Looks up the value of a template's name in a row.
 
-    ``fields`` maps it to a path, or to several, the first existing one of which is taken. Without a
-    default it raises UsageError with the row's fields if there is no such field.
+    ``fields`` maps names to a path, or to several, tried in order. If no path exists, returns the
+    default, or raises UsageError with the row's fields if there is no default.
     """
     paths = fields.get(name, name)
     paths = [paths] if isinstance(paths, str) else list(paths)
@@ -129,7 +132,7 @@ def look_up_field(
 
 
 def _hint_at_prompt_field(row: Mapping[str, Any]) -> str:
-    """Hints at how to name the field of a row that looks like a prompt; "" if none does."""
+    """Suggests how to use the row's field that looks like a prompt; "" if no field does."""
     for key, text in row.items():
         words = isinstance(text, str) and (" " in text or not text.isascii())
         if words and key not in REFERENCE_FIELDS and not {*key} & _UNQUOTABLE_LETTERS:
@@ -145,8 +148,8 @@ def render_chat(
 ) -> str:
     """Renders messages with a tokenizer's chat template.
 
-    Messages have a role and a content. ``add_generation_prompt`` is whether an answer follows;
-    ``remedy`` is what the user can do without a template. Raises UsageError if there is no
+    Messages have a role and a content. ``add_generation_prompt`` appends the opening of an answer;
+    ``remedy`` completes the error if there is no template. Raises UsageError if there is no
     template, or if it fails, takes longer than ``MAX_TEMPLATE_S`` of processor time, or drops the
     content of a message.
     """
@@ -155,7 +158,7 @@ def render_chat(
     text = _apply_chat_template(tokenizer, messages, add_generation_prompt)
     if all(str(message.get("content")).strip() in text for message in messages):
         return text
-    # The template may escape some letters.
+    # The template may escape letters of the content: retries with contents that need no escape.
     marked_messages = [
         {**message, "content": f"zq{place}qz"} for place, message in enumerate(messages)
     ]
@@ -171,7 +174,7 @@ def render_chat(
 def _apply_chat_template(
     tokenizer: Any, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
 ) -> str:
-    has_timer = threading.current_thread() is threading.main_thread()  # others get no signals
+    has_timer = threading.current_thread() is threading.main_thread()  # only it gets signals
     try:
         if has_timer:
             signal.signal(signal.SIGVTALRM, _raise_timeout)
@@ -190,8 +193,8 @@ def _apply_chat_template(
 
 
 def encode_text(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
-    """Encodes a text. Raises UsageError if the tokenizer fails on it, and TimeoutError if it takes
-    too long, so that the caller tries no other text.
+    """Encodes a text. Raises UsageError if the tokenizer fails on it, and TimeoutError, with which
+    callers do not try another text, if it takes too long.
     """
     try:
         with limited_memory(MAX_EXTRA_BYTES):
@@ -212,7 +215,9 @@ def encode_text(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
 def encode_all_but_failing(
     entries: Sequence[Entry], encode: Callable[[Entry], Encoded]
 ) -> list[Encoded]:
-    """Encodes each entry and logs how many fail. Raises the first ValueError if all fail."""
+    """Encodes the entries, leaves out those that raise ValueError, and logs their number. Raises
+    the first of these errors if all entries fail.
+    """
     results = list[Encoded]()
     errors = list[ValueError]()
     for entry in entries:
