@@ -1,12 +1,12 @@
-"""``spec-bench fit``: the acceptances that Sequoia's trees follow from.
+"""``spec-bench fit``: measures the acceptance rates from which Sequoia's trees are built.
 
-Decodes with W children below the root, drawn without replacement, and counts which of them the
-target accepted. That share by rank is taken for every depth (Sequoia, arXiv 2402.12374, section
-3.1), and written to ``results/trees``, where ``sequoia`` finds it: ``sequoia:@14`` is then the
-best tree of 14 nodes for this pair, task and sampling. The prompts are the task's last ones, so
-that the first, which a job takes, stay unseen. Settings are a job's; several values, separated by
-commas, are fitted one after the other. Beside them ``width=8``, the ranks looked at, and
-``nodes=14,30``, sizes for which the expected block efficiency is printed.
+Decodes with W children below the root, drawn without replacement, and counts how often the target
+accepts the child of each rank. The shares are used at every depth (Sequoia, arXiv 2402.12374,
+section 3.1). They are written to ``results/trees``, where ``sequoia`` finds them: ``sequoia:@14``
+is then the best tree of 14 nodes for this pair, task and sampling. The prompts are the task's last
+ones, because jobs take the first. Settings are those of a job; several values, separated by commas,
+are fitted one after the other. Two settings are added: ``width=8``, the number of ranks, and
+``nodes=14,30``, the tree sizes for which the expected block efficiency is printed.
 """
 
 from argparse import Namespace
@@ -23,7 +23,7 @@ _OWN_DEFAULTS = {"width": "8", "nodes": "6,10,14,30"}
 
 
 def main(options: Namespace) -> None:
-    """Runs the command. Raises UsageError: the request cannot be right."""
+    """Runs the command. Raises UsageError if the settings are wrong."""
     from spec_bench.jobs.config.compose import split_swept_values
 
     job_words = [word for word in options.words if word.partition("=")[0] not in _OWN_DEFAULTS]
@@ -61,8 +61,9 @@ def _fit_write_and_print(job_words: Sequence[str], width: int, tree_sizes: Seque
 
 
 def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
-    """Decodes a task's last prompts with ``width`` children below the root and fits acceptances by
-    rank. Raises UsageError: the models cannot be loaded, or a prompt does not fit.
+    """Decodes a task's last prompts with ``width`` children below the root; returns the fit with
+    the share of iterations that accepted each rank. Raises UsageError if the models cannot be
+    loaded or a prompt does not fit.
     """
     from spec_bench.decode.decoder import Decoder
     from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
@@ -76,7 +77,7 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
     ).requests
     models = load_models(settings.pair, tokens)
     sampling = settings.sampling
-    # A graph of several rows would count the fillers of missing ones, too.
+    # A graph of several rows would also count the fillers of missing rows.
     rows = 1 if getattr(models[0], "recorder", None) else settings.engine.batch_size
     decoder = cell.config.build(models[0], models[1:2], sampling, rows)
     assert isinstance(decoder, Decoder)
@@ -99,8 +100,8 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
 def decode_and_count_accepted_ranks(
     decoder: Any, requests: Sequence[Any], width: int, seed: int
 ) -> list[int]:
-    """Counts iterations by the rank of the accepted child (0, 1, ..., ``width`` - 1), and last
-    those that accepted none.
+    """Counts the decoded iterations by the rank of the accepted child (0, 1, ..., ``width`` - 1);
+    the last count is of those that accepted none.
     """
     import torch
 
@@ -110,12 +111,12 @@ def decode_and_count_accepted_ranks(
     def walk_and_count(scored_tree: Any, rule: Any) -> Any:
         result = walk(scored_tree, rule)
         rank = torch.where(result.accepted > 0, result.path[:, 1] - 1, width)
-        counts.index_add_(0, rank, torch.ones_like(rank))  # in a graph, too
+        counts.index_add_(0, rank, torch.ones_like(rank))  # works in a graph, too
         return result
 
     decoder.walk = walk_and_count
     decoder.check_and_reserve(requests)
     decoder.record_graphs(requests)
-    counts.zero_()  # without trial iterations
+    counts.zero_()  # discards the trial iterations of recording
     decoder.generate(requests, seed)
     return [int(count) for count in counts.tolist()]

@@ -1,9 +1,9 @@
-"""Selects a search's candidates for the next round, and counts its prompts.
+"""Selects a search's candidates for the next round, and the number of its prompts.
 
-Successive halving: each round has an equal share of the remaining answers, and new prompts, the
-more the fewer candidates there are (Karnin, Koren and Somekh, ICML 2013). A candidate that is
-surely worse is out at once, as in a race by differences on the same prompts (Maron and Moore, NIPS
-1993; Birattari et al., GECCO 2002), and the others get its time.
+Successive halving: each round gets an equal share of the remaining answers and decodes new prompts,
+so that fewer candidates decode more of them (Karnin, Koren and Somekh, ICML 2013). A candidate that
+is surely worse is dropped at once, as in a race by differences on the same prompts (Maron and
+Moore, NIPS 1993; Birattari et al., GECCO 2002), which leaves more answers to the others.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ import pandas as pd
 
 ROUNDS = 3
 FIRST_PROMPTS = 2  # prompts of the first round; the next has at least twice as many
-MAX_STANDARD_ERRORS = 4.0  # a candidate so many standard errors behind the best is out
+MAX_STANDARD_ERRORS = 4.0  # a candidate further behind the best is dropped
 
 
 @dataclass
 class CandidateElimination:
-    """A search for the best of some candidates, which are given by their indices."""
+    """State of a search for the best candidates, which are identified by their indices."""
 
     candidates: list[int]  # remaining candidates, after a round the best first
     winner_count: int  # number of candidates to find
-    answer_budget: int  # answers that it may still decode, with plain decoding's
+    answer_budget: int  # answers that may still be decoded, plain decoding's included
     prompt_count: int  # all available prompts
     rounds_left: int = ROUNDS  # remaining rounds, at most
     used_prompts: int = 0  # prompts that all remaining candidates have decoded and that count
@@ -43,8 +43,8 @@ class CandidateElimination:
         return self.used_prompts + self.skipped_prompts
 
     def skip_round(self, round_prompts: int) -> bool:
-        """Drops a round's prompts in place of candidates, if answers and prompts are left for
-        another round; returns whether.
+        """Discards a round's prompts and drops no candidate, if enough answers and prompts are left
+        for another round; returns whether it did.
         """
         cost_per_prompt = len(self.candidates) + 1
         answers_left = self.answer_budget - round_prompts * cost_per_prompt
@@ -58,15 +58,15 @@ class CandidateElimination:
     def drop_candidates_after_round(
         self, round_prompts: int, values: pd.Series, values_by_prompt: pd.DataFrame
     ) -> None:
-        """Drops candidates after a round of ``round_prompts`` prompts. ``values`` has each one's
-        number over all prompts until now, larger is better; ``values_by_prompt`` has a column per
-        prompt.
+        """Drops candidates after a round of ``round_prompts`` prompts. ``values`` has each
+        candidate's number over all prompts so far (larger is better); ``values_by_prompt`` has a
+        row per candidate and a column per prompt.
         """
         self.answer_budget -= round_prompts * (len(self.candidates) + 1)
         self.used_prompts += round_prompts
         self.rounds_left -= 1
         sorted_values = values.dropna().sort_values(ascending=False, kind="stable")
-        # One candidate's few prompts give a poor variance: the mean over all candidates is used.
+        # A candidate has too few prompts to estimate its variance: uses the mean over all.
         spread = (
             (values_by_prompt.loc[sorted_values.index[:1]].mean() - values_by_prompt)
             .var(axis=1)

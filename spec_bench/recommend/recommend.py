@@ -1,11 +1,12 @@
 """``spec-bench recommend``: finds the fastest decoder for a pair, a task and this machine.
 
-A search by successive halving (``race``): every candidate decodes two prompts, the better ones
-more, and the best three fresh prompts, always in turn with plain decoding. A stage is an ordinary
-job, so an interrupted search resumes. The fresh prompts alone decide whether a decoder is surely
-faster, by the rule of tables and pages, since the best of many on a few prompts is partly luck;
-among those that tie there all prompts of the search choose. A target alone is enough: lookups need
-no draft, and a table gives the cost and acceptance that a future draft would need.
+Searches by successive halving (``race``): every candidate decodes two prompts, better candidates
+decode more, and the best ones also decode fresh prompts, always in turn with plain decoding. A
+stage is an ordinary job, so an interrupted search resumes. Only the fresh prompts decide whether a
+decoder is surely faster, by the rule of tables and pages, because the best of many candidates on a
+few prompts is partly luck; among decoders that tie there, all prompts of the search decide. A
+target alone is enough: lookups need no draft, and a table gives the cost and acceptance that a
+future draft would need.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS, get_column
 from spec_bench.vocabulary.numbers import format_count, format_ends
 
-if TYPE_CHECKING:  # torch, which refusals do not wait for
+if TYPE_CHECKING:  # imports torch, which takes seconds
     from spec_bench.engine.model import LanguageModel
     from spec_bench.jobs.config.pair import Pair
 
 # The cost and acceptance that a draft would need, from measured passes of the target alone.
 #
-# A chain of k draft tokens pays where its tokens per call exceed what a call costs: a pass of k + 1
-# tokens over a pass of one, and k draft calls of a share r of one each. With every draft token
-# accepted with chance a independently, a call delivers (1 - a^(k+1)) / (1 - a) tokens (Leviathan et
-# al. 2023, equation 1).
+# A chain of k draft tokens pays if a call delivers more tokens than it costs passes over one token:
+# its cost is the relative cost of a pass over k + 1 tokens, plus k draft calls of relative cost r.
+# If each draft token is accepted independently with probability a, a call delivers
+# (1 - a^(k+1)) / (1 - a) tokens (Leviathan et al. 2023, equation 1).
 
 PASS_TOKENS = (1, 2, 3, 4, 6, 8, 16)
 DRAFT_COST_SHARES = (0.0, 0.02, 0.05, 0.1)
@@ -64,10 +65,10 @@ _TIMED_ROUNDS = 7
 class ChainBreakEven(NamedTuple):
     """Break-even acceptances of a chain of draft tokens."""
 
-    draft_tokens: int  # k, its tokens
-    pass_cost: float  # of a pass of k + 1 tokens, over a pass of one
-    # by share r, the acceptance above which the chain is faster than plain decoding; None if none
-    # is enough
+    draft_tokens: int  # k
+    pass_cost: float  # cost of a pass over k + 1 tokens, relative to a pass over one
+    # by r, the acceptance above which the chain is faster than plain decoding; None if no
+    # acceptance is enough
     acceptance_by_draft_share: Mapping[float, float | None]
 
 
@@ -81,7 +82,7 @@ def measure_break_evens(pair: Pair) -> tuple[ChainBreakEven, ...]:
 
 
 def format_break_even_lines(chains: tuple[ChainBreakEven, ...]) -> list[str]:
-    """Formats the table of break-even acceptances, a line per length; empty if there is none."""
+    """Formats a table of break-even acceptances, a line per chain; empty without chains."""
     if not chains:
         return []
     heads = "".join(f"{f'r = {share:g}':>10}" for share in DRAFT_COST_SHARES)
@@ -99,7 +100,9 @@ def format_break_even_lines(chains: tuple[ChainBreakEven, ...]) -> list[str]:
 
 
 def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
-    """Measures passes of T tokens after a short context, in turn; medians over that of one."""
+    """Times passes over T tokens after a short context, in turn. Returns the median times by T,
+    relative to a pass over one token.
+    """
     import torch
 
     from spec_bench.engine.model import wait_for_device
@@ -117,7 +120,7 @@ def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
                 start = time.perf_counter()
                 target.forward(cache, [_CONTEXT], tokens, positions, mask)
                 wait_for_device(target.device)
-                if turn:  # the first may warm up
+                if turn:  # the first turn warms up
                     seconds[count].append(time.perf_counter() - start)
     single_token_s = statistics.median(seconds[1])
     return {
@@ -140,8 +143,8 @@ def compute_break_evens(cost_by_pass_tokens: Mapping[int, float]) -> list[ChainB
 
 
 def find_break_even_acceptance(draft_tokens: int, cost_in_plain_calls: float) -> float | None:
-    """Finds the acceptance at which a call with ``draft_tokens`` draft tokens delivers as many
-    tokens as it costs plain calls, drafting included; None if none is enough.
+    """Finds the acceptance at which a call delivers as many tokens as it costs plain calls,
+    drafting included; None if no acceptance is enough.
     """
     if cost_in_plain_calls >= draft_tokens + 1:
         return None
@@ -162,7 +165,7 @@ def compute_expected_tokens_per_call(draft_tokens: int, acceptance: float) -> fl
 
 
 NUMBERS = ("block_efficiency", "speedup")
-# Overrides that the recommended job does not take: the search's, and its own decoder's.
+# Overrides that the recommended job drops: those of the search, and those of the decoder.
 _DROPPED_COLUMNS = (
     "prompts=",
     "confirm",
@@ -186,12 +189,13 @@ _TABLE_HEADS = (
 class RecommendationResult:
     """The recommended decoder and its evidence."""
 
-    headline: Headline | None  # by the fresh prompts; None if no candidate has a number there
+    headline: Headline | None  # on the fresh prompts; None if no candidate has a number on them
     # A row per candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends of
-    # their intervals, and a failure's reason, all of its last stage.
+    # their intervals, and a failure's reason, all from the candidate's last stage.
     candidates: pd.DataFrame
-    break_evens: tuple[ChainBreakEven, ...] = ()  # if the pair has no draft, or none pays
-    # decoder and tree of those that disturbed or stalled rates alone kept from the fresh prompts
+    break_evens: tuple[ChainBreakEven, ...] = ()  # if the pair has no draft, or no draft pays
+    # decoder and tree of the candidates that only disturbed or stalled rates excluded from the
+    # fresh prompts
     doubtfully_dropped: tuple[str, ...] = ()
 
     @property
@@ -225,8 +229,8 @@ class RecommendationResult:
 
 
 def start_race(settings: JobSettings, confirm: ConfirmSettings) -> CandidateElimination:
-    """Starts the race among a job's candidates. It has at most the answers of three prompts by all
-    candidates and of all prompts by four.
+    """Starts the race among a job's candidates, with a budget of at most 3 answers per cell plus 4
+    per prompt.
     """
     count = len(settings.cells)
     prompts = len(settings.examples)
@@ -235,7 +239,7 @@ def start_race(settings: JobSettings, confirm: ConfirmSettings) -> CandidateElim
 
 
 def count_remaining_answers(settings: JobSettings, race: CandidateElimination) -> int:
-    """Returns the largest number of answers that a search still decodes, with plain decoding's."""
+    """Counts the answers that a search still decodes at most, plain decoding's included."""
     fresh_answers = (min(race.winner_count, len(race.candidates)) + 1) * len(
         settings.confirmation_examples
     )
@@ -245,7 +249,7 @@ def count_remaining_answers(settings: JobSettings, race: CandidateElimination) -
 
 
 def describe_search_cost(settings: JobSettings, race: CandidateElimination) -> str:
-    """Describes in one line what a search decodes."""
+    """Describes in one line how many candidates, fresh prompts and answers a search has at most."""
     count = len(race.candidates)
     answers = count_remaining_answers(settings, race)
     return (
@@ -260,7 +264,7 @@ class StopAfterPlanError(ValueError):
 
 
 def _describe_search_time(settings: JobSettings, race: CandidateElimination) -> str:
-    """Estimates a search's minutes from plain decoding's known rate."""
+    """Describes a search's duration, estimated in minutes from plain decoding's known rate."""
     duration = "minutes unknown until plain decoding of this pair is measured"
     if rate := plan_stage(settings)[0].rate:
         tokens = count_remaining_answers(settings, race) * settings.max_new_tokens
@@ -270,19 +274,19 @@ def _describe_search_time(settings: JobSettings, race: CandidateElimination) -> 
 
 
 class _CandidateRunner:
-    """Decodes a search's candidates, which are given by their indices among the cells."""
+    """Decodes a search's candidates, which are identified by their indices among the cells."""
 
     def __init__(
         self, settings: JobSettings, rank_column: str, print_progress: Callable[[str], None]
     ) -> None:
         self.settings = settings
-        self.rank_column = rank_column  # the column that ranks
+        self.rank_column = rank_column  # column that ranks the candidates
         self.print_progress = print_progress
         self.plain_answer_s = 0.0  # seconds per answer of plain decoding
         self.rows_by_candidate: dict[int, dict[str, Any]] = {}
-        self.counts: dict[int, Counts] = {}  # terms of the ranking number by prompt
-        self.is_doubtful = False  # whether a disturbed round is among what ranks
-        self.doubtfully_dropped: list[int] = []  # by such a round, or one after it
+        self.counts: dict[int, Counts] = {}  # by candidate, terms of the ranking number by prompt
+        self.is_doubtful = False  # whether a disturbed round counts in the ranking
+        self.doubtfully_dropped: list[int] = []  # candidates dropped by such a round or later
 
     def decode_with_baseline(
         self,
@@ -290,12 +294,14 @@ class _CandidateRunner:
         candidate_indices: Sequence[int] = (),
         stage: Stage = "screen",
     ) -> list[CellResult]:
-        """Runs a job of plain decoding and some candidates; returns their results in order."""
+        """Runs a job of plain decoding and some candidates; returns their results in order. If
+        interrupted, prints the ranking so far and raises KeyboardInterrupt.
+        """
         cells = self.settings.cells
         job_cells = (cells[0], *(cells[place] for place in candidate_indices))
         job = replace(
             self.settings,
-            # The second stage is ours to choose.
+            # The search itself runs the confirmation.
             request=replace(self.settings.request, confirm=None),
             cells=job_cells,
             examples=examples,
@@ -324,7 +330,7 @@ class _CandidateRunner:
         new_lines = {
             place: _build_candidate_row(cells[place], row, job) for place, row in place_results
         }
-        # the last stage's first
+        # candidates of the last stage come first
         self.rows_by_candidate = new_lines | self.rows_by_candidate | new_lines
         if interruption and self.rows_by_candidate:
             table = _align_table_columns(pd.DataFrame(list(self.rows_by_candidate.values())))
@@ -338,8 +344,8 @@ class _CandidateRunner:
     def drop_candidates(
         self, race: CandidateElimination, round_prompts: int, results: Sequence[CellResult]
     ) -> None:
-        """Ends a race's round. One that was disturbed or stalled drops nobody and is repeated on
-        other prompts, if the race has time left for that.
+        """Ends a round of the race. A disturbed or stalled round drops no candidate and is repeated
+        on other prompts, if the race's budget allows that.
         """
         if any(get_timing_doubt(result_to_row(row), self.rank_column) for row in results):
             if race.skip_round(round_prompts):
@@ -353,7 +359,9 @@ class _CandidateRunner:
             self.doubtfully_dropped += [n for n in ranked_candidates if n not in race.candidates]
 
     def list_doubtfully_dropped(self, race: CandidateElimination) -> tuple[str, ...]:
-        """Lists the candidates that rates of a disturbed round keep from the fresh prompts."""
+        """Lists decoder and tree of the candidates that a disturbed round excluded from the fresh
+        prompts.
+        """
         too_many = race.candidates[race.winner_count :] if self.is_doubtful else []
         rows = (self.rows_by_candidate[place] for place in [*self.doubtfully_dropped, *too_many])
         return tuple(map(names.format_decoder_and_tree, rows))
@@ -363,10 +371,10 @@ class _CandidateRunner:
         candidate_indices: Sequence[int],
         results: Sequence[CellResult],
     ) -> tuple[pd.Series, pd.DataFrame]:
-        """Returns candidates' numbers over all prompts until now (larger is better, NaN if
-        unknown), and by prompt.
+        """Computes the candidates' ranking numbers (larger is better, NaN if unknown), over all
+        prompts so far and by prompt.
         """
-        # Of the same prompts, so rates rank as speed-ups do.
+        # All rates are of the same prompts, so they rank as speed-ups do.
         name = "token_rate" if self.rank_column.startswith("speedup") else self.rank_column
         sign = -1 if get_column(name).better == "down" else 1
         records = RecordReader(
@@ -388,10 +396,10 @@ class _CandidateRunner:
 def search_fastest_decoder(
     settings: JobSettings, show: Callable[[str], None] | None = None
 ) -> RecommendationResult:
-    """Searches the fastest of a job's cells; ``show`` gets a line before each long step.
+    """Searches for the fastest of a job's cells; calls ``show`` with a line before each long step.
 
-    Raises UsageError: there are no fresh prompts, no decoder fits the pair, or plain decoding
-    failed; StopAfterPlanError: ``plan=true``.
+    Raises UsageError if there are no fresh prompts, if no decoder fits the pair, or if plain
+    decoding fails; StopAfterPlanError if ``plan=true``.
     """
     confirm = settings.request.confirm
     if confirm is None:
@@ -439,7 +447,7 @@ def _build_result(
     fresh_rows: pd.DataFrame,
     candidate_rows: list[dict[str, Any]],
 ) -> RecommendationResult:
-    """Builds the result from the rows on fresh prompts, if any, and all candidates' lines."""
+    """Builds the result from the rows on fresh prompts, if any, and the rows of all candidates."""
     best = None if fresh_rows.empty else make_headline(Group(settings.task.name, fresh_rows))
     no_draft_pays = best is None or best.decoder_name in ("", "ar") or not settings.pair.drafts
     is_quiet = not any(line["doubt"] for line in candidate_rows)  # times of passes are sound
@@ -449,7 +457,7 @@ def _build_result(
         else ()
     )
     for line in candidate_rows:
-        if best and line["fresh"]:  # as wide as the answer's
+        if best and line["fresh"]:  # widened like the answer's interval
             wide = widen_interval(
                 line, "speedup", 1 if best.decoder_name == "ar" else best.tied_and_all_counts[1]
             )
@@ -473,8 +481,8 @@ def _build_candidate_row(cell: Cell, row: CellResult, job: JobSettings) -> dict[
 
 
 def main(options: Namespace) -> int:
-    """Prints the answer, the job that uses it and the candidates, and writes its page below
-    ``results/NAME``; the exit status.
+    """Prints the answer, the command of a job that uses it, and the candidates; writes a page of
+    them below ``results/NAME``. Returns the exit status.
     """
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")

@@ -101,9 +101,9 @@ def _read_decompressed_text(file: Path, label: str) -> str:
 
 
 def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
-    """Yields a function for each row of a file, or of a folder that ``save_to_disk`` wrote. It
-    makes the row, so that only rows in use are parsed. Raises UsageError, here or in the function,
-    that names ``owner``, file and line if the file cannot be read.
+    """Yields, for each row of a file or of a folder that ``save_to_disk`` wrote, the function that
+    makes it, so that only rows in use are parsed. Raises UsageError, here or in a function, if the
+    file cannot be read; the message names ``owner``, file and line.
     """
     label = f"{owner}: {'standard input' if str(file) == STDIN else file.name}"
     try:
