@@ -1,4 +1,4 @@
-"""Answers: the steps of one while it is decoded, and the whole."""
+"""Answers: their steps while they are decoded, and the whole answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AnswerTimes:
     """Wall seconds of an answer, the device synchronised."""
 
     prefill: float  # of the prompt, target and draft together
-    decode: float  # from then to the last token
+    decode: float  # from the end of the prefill to the last token
     draft: float  # of ``decode``, inside draft forward passes
     target: float  # of ``decode``, inside target forward passes
 
@@ -73,7 +73,7 @@ class Answer:
 
     @property
     def block_efficiency(self) -> float:
-        """Tokens per target call, with the undelivered ones of the last call."""
+        """Tokens per target call, including the last call's undelivered tokens."""
         return sum(step.accepted + 1 for step in self.steps) / len(self.steps)
 
     @property
@@ -120,7 +120,9 @@ class StreamedText:
         return cut_at_stop(decode_without_end_token(self._tokenizer, tokens), self._ends.stop_texts)
 
     def add_tokens(self, tokens: Sequence[int], is_last: bool) -> str:
-        """Adds a step's tokens and returns the new text; the last step holds nothing back."""
+        """Adds a step's tokens and returns the new text. Except in the last step, half a letter or
+        the beginning of a stop string is held back.
+        """
         self._tokens += tokens
         text = self.decode_until_stop_text(self._tokens)
         if not is_last:
@@ -134,10 +136,11 @@ class StreamedText:
 
 
 class Stream(Iterator[Step]):
-    """Iterates over the steps of an answer; ``answer`` decodes the rest and returns all of it.
+    """Iterator over the steps of an answer; ``answer`` decodes the rest and returns the whole
+    answer.
 
-    Runs the loop of ``decode.loop`` for a single row. The caller may pause between two steps, which
-    is not timed. Until the end the decoder's caches serve no other row.
+    Runs the loop of ``decode.loop`` for a single row. The caller may pause between two steps; the
+    pause is not timed. Until the answer ends, no other row can use the decoder's caches.
     """
 
     def __init__(

@@ -108,8 +108,8 @@ def compare(
     """Compares two results folders or ``results.csv``, prompt by prompt.
 
     ``alpha`` is the chance of any false alarm among all numbers, ``margin`` the share by which a
-    speed-up may change and still count as the same. Raises UsageError: no rows, no common cell, or
-    an ``alpha`` or ``margin`` that is no share.
+    speed-up may change and still count as the same. Raises UsageError if there are no rows or no
+    common cell, or if ``alpha`` or ``margin`` is no share.
     """
     import pandas as pd
 

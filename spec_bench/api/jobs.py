@@ -142,8 +142,8 @@ def build_overrides_and_save_prompts(
     pair: str | LoadedPair | None = None,
     references: Iterable[Any] | None = None,
 ) -> list[str]:
-    """Converts a job's settings to the command line's words, quiet unless they name a sink, and
-    writes the file of own prompts. Raises UsageError: a setting that has no such words.
+    """Converts a job's settings to words of the command line, with ``sink=quiet`` unless they set a
+    sink, and writes the file of own prompts. Raises UsageError if a setting cannot be converted.
     """
     for word in overrides:
         if not isinstance(word, str):
@@ -183,7 +183,7 @@ def build_overrides_and_save_prompts(
         else:
             is_verbatim = key in _LISTS and isinstance(value, str) and value.startswith("[")
             words.append(f"{key}={value if is_verbatim else quote_setting_value(key, value)}")
-    words = flags_to_overrides("run", [*flags, *words])  # together: a flag may follow from others
+    words = flags_to_overrides("run", [*flags, *words])  # together: flags may depend on others
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     if texts is not None:
         if "task" in keys:
@@ -258,10 +258,10 @@ def _write_prompts_file(prompts: Sequence[Prompt], golds: Sequence[Any], results
         name = prompt_key if count == 1 else f"{prompt_key}-{count}"
         turns: list[Any] = [prompt] if isinstance(prompt, str) else list(map(dict, prompt))
         line: dict[str, Any] = {"question_id": name, "turns": turns}
-        if isinstance(prompt, str) or isinstance(gold, str):  # a text is of the last turn
+        if isinstance(prompt, str) or isinstance(gold, str):  # a text belongs to the last turn
             earlier_turns = sum(message["role"] == "user" for message in turns[:-1])
             gold = None if gold is None else [*[None] * earlier_turns, gold]
-        if gold is not None:  # a place for each turn
+        if gold is not None:  # an entry per turn
             line["reference"] = gold
         lines.append(json.dumps(line, ensure_ascii=False))
     path = results / files.RUNS / "texts" / f"{files.hash_json(lines, 12)}.jsonl"
@@ -279,9 +279,9 @@ def _require_valid_columns(columns: Columns) -> None:
 def select_columns(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Selects columns of a table with one row per cell: ``all``, the given names, or ``main``.
 
-    ``main`` are decoder, spec and whatever else tells the rows apart, prompts, the main numbers,
+    ``main`` are decoder, spec, the settings that differ between rows, prompts, the main numbers,
     the task's scores and own metrics with their 95% intervals, losslessness, status and, if a cell
-    failed or its times decide nothing, the reason.
+    failed or its times are unreliable, the reason.
     """
     if columns == "all":
         return rows

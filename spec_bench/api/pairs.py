@@ -1,8 +1,8 @@
 """Loads a target with its drafts, by name or from loaded models, and decodes prompts.
 
 A prompt's random numbers come from one generator, seeded by SHA-256 of the seed and the prompt's id
-(``core.draws.derive_row_seed``). A job takes the row's id (``question_id``, with ``/TURN`` if a row
-has several turns). The id of a text without one is its digest, here and in the file that
+(``core.draws.derive_row_seed``). In a job it is the row's ``question_id``, with ``/TURN`` if a row
+has several turns. A text without an id gets its digest as id, here and in the file that
 ``run(prompts=[...])`` writes. So a text has one answer per seed and decoder, in any batch.
 """
 
@@ -109,7 +109,7 @@ def load_pair(
 
 
 def _require_names_or_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
-    """Refuses what is neither a name nor a loaded model or tokenizer."""
+    """Raises UsageError unless each argument is a name or a loaded model or tokenizer."""
     from spec_bench.engine.loading import is_transformers_model, is_transformers_tokenizer
 
     for key, value in (("target", target), *(("draft", model) for model in drafts)):
@@ -245,7 +245,7 @@ class LoadedPair:
     # a job's overrides for the same models; empty if they have no names
     overrides: tuple[str, ...] = ()
     _cache_pool: CachePool | None = field(default=None, repr=False)
-    # Decoders that a GPU has recorded, each with its last answer, which may still use it.
+    # Decoders with recorded GPU graphs, each with its last stream, which may still use it.
     _recorded_decoders: dict[str, tuple[AnyDecoder, ReferenceType[Stream]]] = field(
         default_factory=dict, repr=False
     )
@@ -353,8 +353,8 @@ class LoadedPair:
         sampling: SamplingSettings,
         pool: CachePool | None,
     ) -> tuple[AnyDecoder, str]:
-        """Builds a decoder over the pair's models and its key, or returns one that a GPU has
-        recorded, if no stream uses it.
+        """Builds a decoder over the pair's models, or reuses a decoder with recorded GPU graphs
+        that no stream uses; returns the decoder and its key.
         """
         from spec_bench.engine.cache import CachePool
         from spec_bench.jobs.config.cells import build_cell, parse_cell
@@ -386,7 +386,9 @@ class LoadedPair:
         requests: Sequence[Request],
         seed: int,
     ) -> list[Stream]:
-        """Creates the answers' streams, not yet begun; records and keeps a GPU's decoder."""
+        """Creates the answers' streams without starting them; on a GPU, records the decoder's
+        graphs and keeps the decoder.
+        """
         decoder.refuse_unfit_prompts(requests)
         has_recorder = getattr(self.models[0], "recorder", None) is not None
         if has_recorder and requests:
@@ -404,7 +406,9 @@ class LoadedPair:
     def _extend_requests_to_graph_length(
         self, decoder: AnyDecoder, requests: Sequence[Request]
     ) -> list[Request]:
-        """Raises the requests' limits to the graph's length, so that later ones fit it too."""
+        """Raises the requests' limits to a graph's length, so that the graph fits later requests
+        too.
+        """
         from spec_bench.decode.recording import round_up_to_bucket
 
         limits = [model.max_positions for model in (decoder.target, *decoder.drafts)]
@@ -441,7 +445,9 @@ class LoadedPair:
 
 
 def _choose_sampling(sampling: SamplingSettings | None, **values: Any) -> SamplingSettings:
-    """Returns a call's sampling settings, given at once or one by one. Raises UsageError: both."""
+    """Returns a call's sampling settings, given as one object or one by one. Raises UsageError if
+    both are given.
+    """
     given_sampling = merge_sampling(parse_generation_settings(values, "decode"))
     if sampling is None:
         return given_sampling
@@ -455,7 +461,9 @@ def _choose_sampling(sampling: SamplingSettings | None, **values: Any) -> Sampli
 
 
 def parse_stops(stop: Any) -> tuple[str, ...]:
-    """Parses one or several texts that end an answer. Raises UsageError: no text, or empty."""
+    """Returns the texts that end an answer as a tuple. Raises UsageError if one is empty or no
+    text.
+    """
     stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
     for text in stops:
         if not isinstance(text, str) or not text:
@@ -465,10 +473,10 @@ def parse_stops(stop: Any) -> tuple[str, ...]:
 
 def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     """Parses a text, a list of messages, or a list (or frame's column) of either into prompts;
-    returns them and whether there was a list.
+    returns the prompts, and whether the argument was a list of prompts.
 
-    ``name`` is the argument's, for errors. Raises UsageError: anything else, or messages that do
-    not take turns.
+    ``name`` is the argument's name in errors. Raises UsageError for anything else, and for messages
+    that do not take turns.
     """
     if isinstance(prompt, str) and prompt.strip():
         return [prompt], False
@@ -499,6 +507,6 @@ def _validate_conversation(messages: Sequence[Any], name: str) -> Sequence[Messa
 
 
 def derive_prompt_id(prompt: Prompt) -> str:
-    """Returns the id of a prompt without one, which follows from its content."""
+    """Derives the id of a prompt that has none from the prompt's content."""
     plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     return f"text-{files.hash_json(plain, 12)}"

@@ -1,8 +1,8 @@
 """``spec-bench serve ENGINE``: starts an engine's servers, runs jobs on them, and ends them.
 
-A plain server and one that speculates take turns prompt by prompt; then the next method. Their rows
-join those of our decoders for the same prompts. However this command ends, its servers end; the
-same command resumes it.
+For each method, a plain server and a speculating server take turns prompt by prompt; on a single
+GPU they run one after the other. Their rows join those of our decoders for the same prompts.
+However this command ends, its servers end; the same command resumes it.
 """
 
 import os
@@ -37,7 +37,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_regular_file
 from spec_bench.system.redaction import SERVER_KEY_VARIABLE, redact
 
-FOLDER = "server"  # of other packages' engines, in their ``conf``
+FOLDER = "server"  # config group of other packages' engines
 PLAIN = "plain"
 _POLL_S = 0.5
 
@@ -45,30 +45,30 @@ _POLL_S = 0.5
 class RunningServer(NamedTuple):
     """A server that is up."""
 
-    job_settings: dict[str, str]  # under ``server`` in a job's config
+    job_settings: dict[str, str]  # settings under ``server`` in a job's config
     keeping_descriptor: int  # the server runs as long as a process holds it open
 
 
 @settings
 class ServingEngine:
-    """One file of ``engines``, or a user's own."""
+    """An engine's description: a file of ``engines``, or a user's own."""
 
     title: str  # in rows
     kind: Literal["openai", "llama_cpp"]
     program: str  # a command or a path
-    # of all its servers, with {model}, {port}, {requests}, {slots} and {name}: the model's name in
-    # the server, which is its path unless {name} is there
+    # arguments of all its servers, with {model}, {port}, {requests}, {slots} and {name}, which is
+    # the model's name in the server; without {name} it is the model's path
     arguments: tuple[str, ...]
     speculation: dict[str, tuple[str, ...]]  # further arguments by method, with {draft}
     speculating: tuple[str, ...] = ()  # further arguments of all methods
-    environment: dict[str, str] = field(default_factory=dict)  # variables, where they are not set
+    environment: dict[str, str] = field(default_factory=dict)  # variables to set if they are unset
     tokens: Literal["ids", "text"] = "ids"
 
     def build_command(
         self, method: str, placeholders: Mapping[str, str], program: str | None
     ) -> list[str]:
-        """Builds one server's command line, of ``program`` if it is given. Raises UsageError: an
-        unknown method, or one without its draft.
+        """Builds a server's command line, with ``program`` if it is given. Raises UsageError if the
+        method is unknown or lacks its draft.
         """
         if method != PLAIN and method not in self.speculation:
             raise UsageError(
@@ -86,8 +86,8 @@ class ServingEngine:
 
 
 def read_serving_engine(name_or_path: str) -> ServingEngine:
-    """Reads an engine by its name, or from a file of the user's. Raises UsageError: there is none,
-    or it is invalid.
+    """Reads an engine by its name, or from a user's file. Raises UsageError if there is no such
+    engine or it is invalid.
     """
     files = find_configs(FOLDER) | find_configs("engines", [Path(__file__).parent])
     path = files.get(name_or_path, Path(name_or_path))
@@ -101,7 +101,9 @@ def read_serving_engine(name_or_path: str) -> ServingEngine:
 
 
 def main(options: Namespace) -> int:
-    """Runs the command; returns 1 if a server or a job failed. Raises UsageError: it is wrong."""
+    """Runs the command; returns 1 if a server or a job failed. Raises UsageError if the options are
+    wrong.
+    """
     engine = read_serving_engine(options.engine)
     methods = [method for method in options.methods.split(",") if method and method != PLAIN]
     plan = ServerGroup(engine, options)
@@ -138,7 +140,7 @@ class ServerGroup:
             raise UsageError(
                 f"--arguments has an --api-key: requests need it in {SERVER_KEY_VARIABLE}"
             )
-        # Tells our server from another program's on the same port.
+        # Distinguishes our server from another program's server on the same port.
         self.name = f"target-{secrets.token_hex(8)}"
         self.logs = Path(options.logs or tempfile.mkdtemp(prefix="spec_bench-serve-"))
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -156,8 +158,8 @@ class ServerGroup:
         return [*command, *shlex.split(self.options.arguments)]
 
     def run_jobs(self, methods: Sequence[str]) -> int:
-        """Runs all jobs, one after the other. Raises UsageError: the program is missing;
-        ServerError: a server does not come up.
+        """Runs all jobs, one after the other, and returns the highest status. Raises UsageError if
+        the program is missing, ServerError if a server does not come up.
         """
         program = self.options.program or self.engine.program
         if shutil.which(program) is None:
@@ -181,7 +183,9 @@ class ServerGroup:
 
     @contextmanager
     def running_server(self, method: str) -> Iterator[RunningServer]:
-        """Runs a server within the block. Raises ServerError: it ends or does not answer."""
+        """Runs a server within the block. Raises ServerError if it ends, or does not answer in
+        time.
+        """
         port = _find_free_port()
         gpus = list_visible_gpus()
         command = self.build_command(method, port, self.name)
@@ -229,7 +233,9 @@ class ServerGroup:
     def run_job(
         self, method: str, server: RunningServer, plain_server: RunningServer | None
     ) -> int:
-        """Runs a job, or one for each number of concurrent requests; returns its status."""
+        """Runs a job, or a sweep over the numbers of concurrent requests;
+        returns its exit status.
+        """
         engine = self.engine
         name = f"{Path(self.options.engine).stem}_{method}"
         decoder = BASELINE if method == PLAIN else name
@@ -255,7 +261,7 @@ class ServerGroup:
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
             *self.options.words,
         ]
-        # The job's supervisor holds the servers too: none ends before the job that uses it.
+        # The job's supervisor holds the servers open too, so that none ends before its job.
         servers = filter(None, (server, plain_server))
         held_descriptors = [running.keeping_descriptor for running in servers]
         with running_process(command, held_descriptors=held_descriptors) as process:
@@ -277,7 +283,7 @@ def _find_free_port() -> int:
 
 
 def _is_up(server: ServerClient, has_name: bool) -> bool:
-    """Returns whether a server answers, and by its random name if it has one."""
+    """Returns whether a server answers and, if it was started with a random name, has that name."""
     return server.fetch_text("health") is not None and (
         not has_name or server.model in (server.fetch_text("v1/models") or "")
     )
@@ -292,8 +298,8 @@ def running_process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a process that ends with the block, with this process or with its supervisor.
 
-    It writes to ``log``, else to our output; its supervisor holds ``held_descriptors`` open until
-    then.
+    It writes to ``log``, else to our output. Its supervisor holds ``held_descriptors`` open while
+    it runs.
     """
     earlier_children = supervisor.find_child_pids()
     with open_regular_file(log, "wb") if log else nullcontext() as file:

@@ -2,7 +2,8 @@
 
 The calling process holds the supervisor's standard input open. However that process ends, the
 input ends too, and the supervisor ends the command and all that it started, on Linux in other
-sessions too. If the supervisor is killed, the command is killed too. Needs Python alone.
+sessions too. If the supervisor is killed, the command is killed too. Imports nothing but Python's
+standard library.
 """
 
 import ctypes
@@ -39,7 +40,9 @@ def find_child_pids() -> set[int]:
 
 
 def kill_children(spared_pids: Set[int] = frozenset()) -> None:
-    """Kills this process's children but the spared ones, and the orphans that it adopts then."""
+    """Kills this process's children except ``spared_pids``, and orphans that it
+    adopts meanwhile.
+    """
     known_pids = set(spared_pids)
     while new_pids := find_child_pids() - known_pids:
         known_pids |= new_pids

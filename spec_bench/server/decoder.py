@@ -1,8 +1,8 @@
 """A server as a decoder: sends requests, several at a time, and records each answer's times and
 calls.
 
-The client has the clock, one thread for each request under way, the check of answers, and each
-answer's share of the seconds. If an answer fails, those under way are still received and kept.
+Times are the client's. It runs a thread for each request under way, checks the answers, and gives
+each its share of the seconds. If an answer fails, those under way are still received and kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _POLL_S = 0.05
 
 
 class RequestSpan(NamedTuple):
-    """When a request was under way, on one clock."""
+    """Moments of a request, in seconds on one clock."""
 
     began_s: float  # when it was sent
     first_s: float  # when its first chunk arrived
@@ -60,11 +60,11 @@ class RequestSpan(NamedTuple):
 
 
 def share_batch_seconds(spans: Sequence[RequestSpan]) -> list[tuple[float, float]]:
-    """Splits the time among the requests; returns (prefill, decoding) seconds of each.
+    """Splits the elapsed time among the requests; returns (prefill, decoding) seconds of each.
 
-    At every instant the requests under way share it equally: as prefill until their first chunk,
-    then as decoding. So the shares of a batch add up to the time in which any was under way, and a
-    request alone gets its own seconds.
+    At every instant the requests under way share the time equally: as prefill until their first
+    chunk, then as decoding. So the shares of a batch add up to the time in which any request was
+    under way, and a request alone gets its own seconds.
     """
     moments = sorted({moment for span in spans for moment in span})
     seconds = [(0.0, 0.0)] * len(spans)
@@ -87,8 +87,8 @@ class ServerAnswer:
     request: Request
     chunks: tuple[TokenChunk, ...]  # up to its end
     steps: AnswerSteps  # its target calls
-    sent_s: float  # by ``time.perf_counter``, when the request was sent, or arrived
-    attempts: int  # requests that it took
+    sent_s: float  # ``time.perf_counter`` when the request was sent, or arrived
+    attempts: int  # requests that the answer took
 
     @property
     def span(self) -> RequestSpan:
@@ -100,7 +100,9 @@ class ServerAnswer:
         )
 
     def shift_start(self, due_s: float) -> ServerAnswer:
-        """Counts the answer's seconds from a moment on our clock before it was sent."""
+        """Returns the answer with its seconds counted from ``due_s``, the request's arrival on our
+        clock.
+        """
         delay_s = self.sent_s - due_s
         chunks = tuple(replace(chunk, seconds=chunk.seconds + delay_s) for chunk in self.chunks)
         return replace(self, sent_s=due_s, chunks=chunks)
@@ -135,7 +137,9 @@ class ServerAnswer:
 def trim_chunks(
     request: Request, answer: StreamedAnswer, url: str, vocabulary_size: int
 ) -> tuple[TokenChunk, ...]:
-    """Cuts an answer's chunks at the first end. Raises ServerError: it cannot be this request's."""
+    """Cuts an answer's chunks at the first end. Raises ServerError if it cannot be the answer to
+    this request.
+    """
     label = f"{url}: prompt {request.prompt_id!r}"
     if any(b.seconds < a.seconds for a, b in pairwise((TokenChunk(0.0, ()), *answer.chunks))):
         raise ServerError(f"{label}: the clock ran backwards")
@@ -159,7 +163,7 @@ def trim_chunks(
 
 
 class UnansweredError(ServerError):
-    """The server did not answer some requests."""
+    """Error about requests that the server did not answer."""
 
     def __init__(
         self, errors: Mapping[str, Exception], generations: Sequence[Generation] = ()
@@ -171,7 +175,7 @@ class UnansweredError(ServerError):
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """Sampling options of all requests, and the target's tokens."""
+    """Sampling options of all requests, and the target's vocabulary."""
 
     sampling: SamplingSettings  # the target's
     vocabulary_size: int  # number of the target's tokens
@@ -181,12 +185,12 @@ class RequestOptions:
 
 @dataclass
 class ServedDecoder:
-    """Decodes requests by a server."""
+    """Decoder that sends its requests to a server."""
 
     server: ServerClient
     options: RequestOptions
-    rows: int = 1  # requests under way at a time, at most
-    # arriving requests per second (an open loop), or None: the next is sent when one is answered.
+    rows: int = 1  # maximum number of requests under way
+    # arriving requests per second (an open loop); None: each answer triggers the next request.
     # Latencies count from a request's arrival.
     requests_per_s: float | None = None
     reads_counters: bool = True  # whether the counters are read, if ``rows`` is 1
@@ -201,7 +205,7 @@ class ServedDecoder:
         """Does nothing: a server's drafter has its own memory."""
 
     def refuse_unfit_prompts(self, requests: Sequence[Request]) -> None:
-        """Raises PromptError, which names the prompt, if one is empty."""
+        """Raises PromptError, with the prompt's id, if a prompt is empty."""
         for request in requests:
             if not request.prompt_ids:
                 raise PromptError(request.prompt_id, " is empty; at least one token needed")
@@ -209,7 +213,7 @@ class ServedDecoder:
     def _check_top_k_honoured(self, request: Request) -> None:
         """Checks that the server honours ``top_k``: sampling from the top token must be greedy.
 
-        Raises RequestRefusedError: it ignores a request's sampling options.
+        Raises RequestRefusedError if it ignores a request's sampling options.
         """
         complete = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
         greedy = complete(SamplingSettings(0.0))
@@ -232,11 +236,12 @@ class ServedDecoder:
         """Requests all answers, up to ``rows`` at a time.
 
         The seed that is sent depends on ``seed`` and the request's id. ``progress`` is called with
-        (target calls, tokens) of each answer. The meter begins when the requests sent first have
-        their first chunks. After a failure that is no refusal nothing more is sent.
+        (target calls, tokens) of each answer. The meter begins when all of the first ``rows``
+        requests have their first chunks. After a failure other than a refusal no more requests are
+        sent.
 
-        Raises RequestRefusedError: the server ignores sampling options; UnansweredError: an answer
-        failed (with a meter the others are dropped too: they share its window).
+        Raises RequestRefusedError if the server ignores sampling options, and UnansweredError if an
+        answer failed (with a meter the others are dropped too, because they share its window).
         """
         if requests and self.options.sampling.temperature > 0 and not self._is_top_k_checked:
             self._check_top_k_honoured(requests[0])
@@ -300,8 +305,8 @@ class ServedDecoder:
     def request_answer(
         self, request: Request, seed: int, on_first_token: Callable[[], None]
     ) -> ServerAnswer:
-        """Requests one answer and counts its target calls. Raises ServerError: there is none, or it
-        cannot be this request's.
+        """Requests one answer and counts its target calls. Raises ServerError if the server gives
+        no answer, or one that cannot be this request's.
         """
         counters_before = self._read_counters()
         options = self.options
@@ -329,7 +334,7 @@ class ServedDecoder:
         return ServerAnswer(request, chunks, steps, answer.sent_s, answer.attempts)
 
     def _read_counters(self) -> Counters:
-        """Reads the server's counters; empty if they would be of several requests."""
+        """Reads the server's counters; empty if several requests would share them."""
         if not self.reads_counters or self.rows > 1:
             return {}
         text = self.server.fetch_text("metrics")
@@ -338,7 +343,9 @@ class ServedDecoder:
         return counters
 
     def _count_calls(self, counters_before: Counters, tokens: int) -> CallCounts | None:
-        """Returns what an answer added to the counters, which lag a little."""
+        """Counts an answer's calls by the counters, which may lag; None if they do not catch up in
+        time.
+        """
         if not counters_before:
             return None
         for _ in range(_POLLS):
@@ -356,7 +363,7 @@ def _build_generations(answers: Sequence[ServerAnswer]) -> list[Generation]:
 
 
 def draw_arrival_times_s(count: int, requests_per_s: float, seed: int) -> list[float]:
-    """Draws the seconds at which requests arrive by a Poisson process, the same for all servers."""
+    """Draws requests' arrival times, in seconds, by a Poisson process; equal for all servers."""
     random_source = random.Random(seed)
     moments = [0.0]
     while len(moments) < count:

@@ -1,6 +1,6 @@
-"""A client of a completions server: sends token ids, retries, and fails with one line.
+"""Client of a completions server: sends token ids, retries, and raises errors of one line.
 
-Only ``ServerClient`` has the key: no error message, log or file does. Replies are read with bounds
+Only ``ServerClient`` has the key; no error message, log or file contains it. Replies have bounds
 on time, bytes and lines. Messages from the server are cleaned before they are shown.
 """
 
@@ -73,7 +73,7 @@ def read_at_most(blocks: Iterator[bytes], max_bytes: int, *, cut: bool = False) 
 def iter_lines(blocks: Iterator[bytes], max_bytes: int = _MOST_ANSWER) -> Iterator[bytes]:
     """Splits blocks of bytes into lines without their ends.
 
-    Raises BadStreamError: more than ``max_bytes`` bytes, or a line that is too long.
+    Raises BadStreamError if there are more than ``max_bytes`` bytes, or a line is too long.
     """
     tail = b""
     size = 0
@@ -102,16 +102,16 @@ class ServerClient:
     """A client of one completions server."""
 
     url: str  # base address, such as ``http://127.0.0.1:8000/v1``
-    model: str  # its name there
+    model: str  # the model's name there
     api_key: str = field(default="", repr=False)  # sent as bearer token; "" sends none
     expects_ids: bool = True  # whether to request token ids; else answers are text only
     kind: str = "openai"  # ``openai`` or ``llama_cpp``
-    timeout_s: float = 60.0  # without a byte, after which a request is given up
+    timeout_s: float = 60.0  # without a byte, after which an attempt fails
     answer_timeout_s: float = 600.0  # for a whole answer
-    attempts: int = 3  # requests for one answer, at most
-    retry_wait_s: float = 1.0  # before the second of them; doubled each time
+    attempts: int = 3  # maximum number of requests per answer
+    retry_wait_s: float = 1.0  # before the second attempt; doubled each time
     sleep: Callable[[float], None] = time.sleep
-    log: str | None = None  # of a server that this program started, locked while it lives
+    log: str | None = None  # of a server that we started, locked while it runs
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
@@ -146,8 +146,8 @@ class ServerClient:
         """Requests one streamed answer, with retries.
 
         ``stop_ids`` and the texts ``stop`` end the answer, as the model's own end tokens do.
-        ``on_first_token`` is called once an attempt. Raises RequestRefusedError: the server refuses
-        the request; ServerError: it gave no whole answer.
+        ``on_first_token`` is called once per attempt. Raises RequestRefusedError if the server
+        refuses the request, ServerError if it gave no whole answer.
         """
         import httpx
 
@@ -169,7 +169,7 @@ class ServerClient:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
             answer = refusal = None
-            try:  # no timeout of the connection ends a reply that keeps dripping
+            try:  # the connection's timeouts never end a reply that keeps dripping
                 answer = call_with_timeout(
                     self.answer_timeout_s, lambda: self._request_answer(payload, on_first_token)
                 )
@@ -184,7 +184,7 @@ class ServerClient:
                 problem = redact_to_one_line(error, self.api_key, _MAX_SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = self._describe_connection_failure(error)
-            self._check_server_runs()  # whoever gave this answer
+            self._check_server_runs()  # another program may have answered
             if refusal:
                 raise refusal
             if answer:
@@ -198,7 +198,7 @@ class ServerClient:
         return redact(self.url, self.api_key)
 
     def fetch_text(self, path: str) -> str | None:
-        """Fetches another address of the server, such as ``metrics``; None if it has no such."""
+        """Fetches another path of the server, such as ``metrics``; None if that fails."""
         import httpx
 
         root = self.url.rstrip("/").removesuffix("/v1")
@@ -220,12 +220,12 @@ class ServerClient:
     def _describe_connection_failure(self, error: Exception) -> str:
         """Describes a failed connection by the kind of its error and the message."""
         kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
-        # of TLS: the certificate's
+        # after a failed TLS handshake the message is about the certificate
         message = redact_to_one_line(str(error), self.api_key, _MAX_SHOWN)
         return f"{kind}: {message}" if message else kind
 
     def _check_server_runs(self) -> None:
-        """Raises ServerError once the server has ended: another one may answer on its port."""
+        """Raises ServerError if our server has ended, because another may answer on its port."""
         if not self.log:
             return
         with suppress(OSError), open(self.log) as log:

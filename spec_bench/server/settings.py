@@ -1,4 +1,4 @@
-"""Settings of the servers that decode, of the plain one too, and of timeouts."""
+"""Settings of the decoding server, of the plain server, and of timeouts."""
 
 from dataclasses import replace
 from typing import Annotated, Literal, Self
@@ -28,32 +28,32 @@ class ServerSettings:
     # ``openai``, vLLM and SGLang among them, or ``llama_cpp``
     kind: Literal["openai", "llama_cpp"] = "openai"
     url: Address | None = None  # base address of the completions endpoint; None: nothing is served
-    # its name there; None: the pair's target
+    # the model's name there; None: the pair's target
     model: NonEmptyStr | None = None
     decoder: NonEmptyStr = "served"  # the row's name: the user's word for the server's method
-    baseline_url: Address | None = None  # of a server that decodes plainly; None: of the same one
-    baseline_model: NonEmptyStr | None = None  # the plain one's name; None: the same one's
+    baseline_url: Address | None = None  # of a server that decodes plainly; None: ``url``
+    baseline_model: NonEmptyStr | None = None  # the model's name there; None: ``model``
     # command that started the server; identifies the row in place of the address, which may change
     started: NonEmptyStr | None = None
     baseline_started: NonEmptyStr | None = None  # the plain server's
     # log of a server started by ``serve``, locked while it lives
     log: NonEmptyStr | None = None
     baseline_log: NonEmptyStr | None = None  # the plain server's
-    # requests per second, arriving at moments drawn from the seed (an open loop); None: the next
-    # is sent when one is answered
+    # requests per second, arriving at moments drawn from the seed (an open loop); None: each answer
+    # triggers the next request
     rate: Annotated[FiniteFloat, Gt(0)] | None = None
     # whether answers are streamed with token ids or as text that is tokenised again
     tokens: Literal["ids", "text"] = "ids"
-    # without a byte, after which a request is given up
+    # seconds without a byte after which an attempt fails
     timeout_s: Annotated[FiniteFloat, Gt(0)] = 60.0
-    answer_s: Annotated[FiniteFloat, Gt(0)] = 600.0  # for a whole answer
-    attempts: Annotated[StrictInt, Ge(1)] = 3  # requests for one answer, at most
-    # before the second of them; doubles with each, 60 at most
+    answer_s: Annotated[FiniteFloat, Gt(0)] = 600.0  # seconds for a whole answer
+    attempts: Annotated[StrictInt, Ge(1)] = 3  # maximum number of requests per answer
+    # seconds before the second attempt; doubles with each attempt, up to 60
     wait_s: Annotated[FiniteFloat, Ge(0)] = 1.0
 
     @property
     def has_baseline(self) -> bool:
-        """Whether a server decodes plainly, too."""
+        """Whether another server, or another model of this one, decodes plainly."""
         return self.baseline_url is not None or self.baseline_model is not None
 
     @property

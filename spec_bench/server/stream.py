@@ -1,9 +1,9 @@
 """Parses a streamed completion: server-sent events into chunks of tokens with times and calls.
 
 Reads OpenAI's completions stream with token ids (vLLM's ``return_token_ids``) or as text, which the
-target's tokenizer reads again, and llama.cpp's stream, with one event per token. The first chunk is
-the token of the prefill, each later one the tokens of one verification. Knows lines and seconds, no
-connection.
+target's tokenizer encodes again, and llama.cpp's stream, with one event per token. The first chunk
+has the token of the prefill, each later chunk the tokens of one verification. Knows lines and
+seconds, but no connection.
 """
 
 import re
@@ -21,7 +21,7 @@ _DATA = b"data:"
 _END_OF_STREAM = b"[DONE]"
 _ENDS = ("stop", "length")
 _MOST_LETTERS = 256  # of a token
-_TOKENS_PER_DIFFERENCE = 4  # one token of so many may differ when a text is tokenised again
+_TOKENS_PER_DIFFERENCE = 4  # a text tokenised again may differ in one token of this many
 _MOST_COUNTED = 2**53  # a larger float is no exact count
 LLAMA_CPP = (
     "this is llama.cpp's server, whose calls cannot be seen in text; use server.kind=llama_cpp"
@@ -31,7 +31,7 @@ LLAMA_OPTIONS: Mapping[str, Any] = {
     "verbose": True,  # each event's token ids
     "timings_per_token": True,
     "cache_prompt": False,  # else a repeated prompt needs no prefill
-    # As ``core/warp.py`` has it; llama.cpp's own order takes the temperature last.
+    # In the order of ``core/warp.py``; llama.cpp by default applies the temperature last.
     "samplers": ["temperature", "top_k", "top_p", "min_p"],
 }
 LLAMA_IDS_OPTIONS: Mapping[str, Any] = {
@@ -81,8 +81,8 @@ class StreamedAnswer:
 
 
 class StreamReader:
-    """Parses a reply's lines, with token ids or text, as they arrive, and checks what the server
-    reports against them and against the request's ``payload``.
+    """Parser of a reply's lines, with token ids or text, as they arrive. Checks the server's counts
+    against them, and both against the request's ``payload``.
     """
 
     def __init__(self, expects_ids: bool = True, payload: Mapping[str, Any] = {}) -> None:
@@ -102,8 +102,8 @@ class StreamReader:
         return bool(self._chunks)
 
     def parse_line(self, line: bytes, seconds: float) -> None:
-        """Parses a line without its end, ``seconds`` after the request was sent; ignores all but
-        data. Raises BadStreamError: the data is no completion's.
+        """Parses a line without its end, which arrived ``seconds`` after the request was sent;
+        ignores lines that are no data. Raises BadStreamError if the data is no completion's.
         """
         if not line.startswith(_DATA):
             if line[:1] in (b"{", b"<"):
@@ -139,7 +139,7 @@ class StreamReader:
                 )
 
     def _add_tokens(self, new_tokens: int) -> None:
-        """Adds to the count of tokens. Raises BadStreamError: there are more than requested."""
+        """Adds to the count of tokens. Raises BadStreamError if there are more than requested."""
         self._count += new_tokens
         limit = self._payload.get("max_tokens", self._count)
         if self._count > limit:
@@ -167,7 +167,7 @@ class StreamReader:
             self._chunks.append(TokenChunk(seconds, tuple(ids)))
 
     def build_answer(self) -> StreamedAnswer:
-        """Builds the answer once the connection has ended. Raises BadStreamError: the stream is
+        """Builds the answer once the connection has ended. Raises BadStreamError if the stream is
         cut or has no token.
         """
         if not self._done or not isinstance(self._finish, str):
@@ -212,12 +212,12 @@ def is_token_id_list(ids: Any) -> TypeGuard[list[int]]:
 def retokenise_answer(
     answer: StreamedAnswer, tokenise: Tokenise, stop_ids: Sequence[int]
 ) -> StreamedAnswer:
-    """Tokenises an answer of text again, by the target's tokenizer.
+    """Tokenises an answer that came as text with the target's tokenizer.
 
-    The tokens may differ from the server's, so counts are near and not exact. A chunk has the
-    tokens that the text gains with it; one without any, such as half a letter, joins the next. If
-    the server stopped and counts one token more, that is the first stop token, which has no text.
-    Raises BadStreamError: the text has no token.
+    The tokens may differ from the server's, so counts are approximate. A chunk gets the tokens that
+    it adds to the text; a chunk that adds none, such as half a letter, joins the next. If the
+    server stopped and counts one token more, the first stop token, which has no text, is appended.
+    Raises BadStreamError if the text has no token or the server's count differs too much.
     """
     text = ""
     lengths = list[int]()
@@ -258,11 +258,11 @@ class _ProgressEvent(NamedTuple):
 
 
 class LlamaCppStreamReader(StreamReader):
-    """Parses llama.cpp's replies; the server's clock tells the calls apart.
+    """Parser of llama.cpp's replies, which separates the calls by the server's clock.
 
-    ``timings.predicted_ms`` changes once a verification, so tokens with one value are of one call;
-    the cumulative ``draft_n`` and ``draft_n_accepted`` give its counts. No event has the tokens of
-    an unfinished letter: their ids need a second request, without a stream.
+    ``timings.predicted_ms`` changes once per verification, so tokens with an equal value are from
+    one call; the cumulative ``draft_n`` and ``draft_n_accepted`` give its counts. Events lack the
+    tokens of an unfinished letter: their ids need a second request, without a stream.
     """
 
     def __init__(self, payload: Mapping[str, Any] = {}) -> None:
@@ -297,8 +297,8 @@ class LlamaCppStreamReader(StreamReader):
         return self._events[-1].tokens - len(self._ids_seen) if self._events else 0
 
     def build_answer(self, ids: Sequence[int] | None = None) -> StreamedAnswer:
-        """Builds the answer once the connection has ended, of ``ids`` if they were requested again.
-        Raises BadStreamError: the stream is cut or contradicts itself.
+        """Builds the answer once the connection has ended, from ``ids`` if they were requested
+        again. Raises BadStreamError if the stream is cut or contradicts itself.
         """
         tokens = self._ids_seen if ids is None else list(ids)
         if self._events and len(tokens) != self._events[-1].tokens:
@@ -317,15 +317,15 @@ class AnswerCalls(NamedTuple):
     """An answer's calls, the prefill first."""
 
     calls: list[tuple[float, int]]  # seconds and tokens of each
-    accepted: list[int]  # tokens of each that verified a draft
-    drafted: list[int]  # tokens that were proposed to each of these
+    accepted: list[int]  # accepted tokens of each call that verified a draft
+    drafted: list[int]  # tokens that were proposed to each of these calls
 
 
 def split_into_calls(events: Sequence[_ProgressEvent]) -> AnswerCalls:
     """Splits an answer's events into its calls.
 
     A call emits its accepted tokens and one more. Tokens without an event are from plain calls.
-    The answer's limit may cut the last call. Raises BadStreamError: a count falls.
+    The answer's limit may cut the last call. Raises BadStreamError if a count falls.
     """
     if not events:
         return AnswerCalls([], [], [])
@@ -389,7 +389,7 @@ class CallCounts:
     """A server's counts of an answer's calls that verified a draft."""
 
     source: Counted
-    accepted: tuple[int, ...]  # tokens of each such call, in order, or ascending if it is unknown
+    accepted: tuple[int, ...]  # tokens of each such call, in order; ascending if unknown
     drafted: tuple[int, ...] = ()  # tokens proposed to each; () if only their sum is known
     calls: int | None = None  # all calls after the prefill, plain ones too; None if unknown
 
@@ -421,8 +421,8 @@ def _build_steps_from_counts(
 ) -> tuple[StepRecord, ...] | None:
     """Builds the calls from a server's counts; None if they do not fit the chunks.
 
-    The last call may be cut: by so few tokens that there are at least as many calls as chunks, and
-    at most by those that it accepted. Plain calls, whose places are unknown, come first.
+    The answer's limit may cut the last call, by at most the tokens that it accepted; there must be
+    at least as many calls as chunks. Plain calls come first, because their places are unknown.
     """
     accepted_counts = counts.accepted
     later_chunks = len(chunk_sizes) - 1
@@ -445,7 +445,7 @@ def _build_steps_from_counts(
         *(counts.drafted if counts.knows_drafted_by_call else accepted_counts)
     ]
     accepted_by_call = [0] * plain_calls + [*accepted_counts]
-    # what the first chunk delivered of them
+    # tokens of these calls that the first chunk delivered
     first_chunk_tokens = chunk_sizes[0] - 1
     records = []
     for call, (nodes, accepted_count) in enumerate(
@@ -494,8 +494,8 @@ def build_counts_from_histogram(
     """Builds counts from a histogram of calls by their accepted tokens (0, 1, ...).
 
     ``drafted_total`` is the number of tokens proposed to all of these calls, ``max_drafted`` the
-    most to one, ``calls`` counts plain ones too. None if an answer of ``tokens`` tokens has fewer
-    calls.
+    maximum per call, and ``calls`` includes plain calls. None if there are more calls than
+    ``tokens``, the answer's number of tokens.
     """
     if sum(calls_by_accepted) > tokens:
         return None
@@ -520,14 +520,14 @@ def parse_prometheus_counters(text: str) -> Counters:
 
 
 def count_generated_tokens(start: Counters, end: Counters) -> int | None:
-    """Returns the tokens that all requests generated between two readings; None if unknown."""
+    """Counts the tokens that all requests generated between two readings; None if unknown."""
     key = (_TOKENS, -1)
     return round(end[key] - start.get(key, 0.0)) if key in end else None
 
 
 def count_calls_between(start: Counters, end: Counters, tokens: int) -> CallCounts | None:
-    """Returns the calls of the one answer between two readings, of ``tokens`` tokens; None if other
-    requests were counted too or the server has no such counters.
+    """Counts the calls between two readings, which must be of a single answer of ``tokens`` tokens.
+    None if other requests were counted too or the server has no such counters.
     """
     if count_generated_tokens(start, end) != tokens or (_CALLS, -1) not in end:
         return None
