@@ -1,7 +1,7 @@
 """The Hydra application: a composed config in, result files and an exit status out.
 
-Exit status: 0 all cells complete, 1 some cell or prompt failed, 2 the settings cannot be right (one
-line says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
+Exit status: 0 all cells complete, 1 some cell or prompt failed, 2 invalid settings (explained in
+one line, nothing was loaded or decoded), 130 interrupted. A rerun resumes.
 """
 
 import logging
@@ -52,7 +52,7 @@ RESUMES = "the same command resumes"
 
 
 def main(options: Namespace) -> int:
-    """Runs the application; returns its status."""
+    """Runs the application and returns its exit status."""
     sweep = Sweep()
     job = partial(_run_composed_job, sweep=sweep)
     launch.export_gpu_environment()
@@ -68,8 +68,9 @@ def main(options: Namespace) -> int:
 
 
 def _run_composed_job(config: DictConfig, sweep: Sweep | None) -> None:
-    """Runs one job, in the process that has the ``sweep`` or in one that a launcher started. Raises
-    JobError: it did not end well, in a launcher's process.
+    """Runs one job, in the process of the ``sweep`` or (without it) in one that a launcher started.
+    Raises JobError if not all cells are complete; in a launcher's process, other errors become
+    JobErrors too.
     """
     for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -104,7 +105,7 @@ def _run_composed_job(config: DictConfig, sweep: Sweep | None) -> None:
     except Exception as error:
         if is_own_process or (job_error := to_job_error(error, RESUMES)) is None:
             raise
-        raise job_error from error  # which travels, as another may not
+        raise job_error from error  # can be pickled, which other errors may not
 
 
 def run_config(config: DictConfig) -> list[CellResult]:
@@ -114,12 +115,14 @@ def run_config(config: DictConfig) -> list[CellResult]:
 
 
 def build_unpinned_settings(config: DictConfig) -> JobSettings:
-    """Builds a composed config's job, checked, its models not pinned to commits."""
+    """Builds and checks a composed config's job, without pinning its models to commits."""
     return build_settings(parse_request(config), list_config_folders())
 
 
 def _build_first_process_sinks(request: RunSettings) -> Sequence[Sink]:
-    """Builds the sinks of a job's results in its first process, which writes; none in others."""
+    """Builds the sinks of a job's results in its first process, which writes; () in other
+    processes.
+    """
     if processes.process_rank():
         return ()
     return build_sinks(request.sink, Path(request.results) / request.name)
@@ -127,10 +130,10 @@ def _build_first_process_sinks(request: RunSettings) -> Sequence[Sink]:
 
 def build_pinned_settings(request: RunSettings) -> JobSettings:
     """Builds a job's settings at the hub's current commits, and logs warnings about them. Raises
-    UsageError: they cannot be right.
+    UsageError if they are invalid.
     """
     require_models_exist(request.pair, request.engine.is_served)
-    # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
+    # Run ids depend on the hub's commits, those of a search's second stage and of the watch too.
     settings = build_settings(request, list_config_folders()).pin_revisions()
     task = settings.task
     examples = (*settings.examples, *settings.confirmation_examples)
@@ -144,7 +147,7 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
             log.warning(warning_text)
         golds = [golds for example in examples for golds in example.references if golds]
         check_references(score, golds, task.tokenize)
-    field = getattr(task, "reference", None)  # jsonl's own name for it need not be there
+    field = getattr(task, "reference", None)  # jsonl's default may be missing
     if field not in (None, "reference") and not any(
         any(example.references) for example in examples
     ):
@@ -171,8 +174,8 @@ def run_stages(
     running_job: RunningJob | None = None,
     sweep: Sweep | None = None,
 ) -> list[CellResult]:
-    """Runs a job, and the second stage of a search; writes its state to its note, the results to
-    the CSV, and to table and sinks as configured. Returns the results of all stages.
+    """Runs a job, and the second stage of a search; writes its state to its note, and the results
+    to the CSV, the table and the sinks as configured. Returns the results of all stages.
     """
     running_job = running_job or RunningJob()
     is_first = processes.process_rank() == 0
@@ -189,7 +192,7 @@ def run_stages(
         running_job.write_note(
             cells=tuple(run_ids), prompts=len(stage.examples) * stage.request.repeats
         )
-        with signals.signals_as_interrupts(False):  # torch, late so that no refusal waits for it
+        with signals.signals_as_interrupts(False):  # torch; late, so that refusals are fast
             from spec_bench.jobs.job.job import run_job
         stage_results = [
             result.with_stage(stage.stage)
@@ -209,7 +212,7 @@ def _hand_over_results(
     sinks: Sequence[Sink],
     sweep: Sweep | None,
 ) -> None:
-    """Records a stage that has ended, and gives its results to tables, sinks and the user."""
+    """Records a finished stage, and gives its results to tables, sinks and the user."""
     number = get_sweep_job_number()
     sink = settings.request.sink
     run_ids = tuple(result.run_id for result in results)
@@ -221,12 +224,12 @@ def _hand_over_results(
             log_sink.take(logged_cells, ())
     is_complete = False
     if number is None:
-        # Of many processes at once one makes the tables.
+        # If several processes finish at once, one of them makes the tables.
         is_complete = experiment.rebuild_and_publish(sinks, wait_s=1)
     elif sweep is not None:
         is_complete = sweep.rebuild_tables(experiment)
     if sink.table and (number is None or sweep is not None):
-        # Last: there may be nobody who reads it.
+        # Last, because standard output may be closed.
         next_steps = (
             _list_next_commands(settings.results_folder, settings.request.name)
             if number is None
@@ -254,8 +257,8 @@ def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
 
 
 def iter_partial_results(settings: JobSettings) -> Iterator[CellResult]:
-    """Yields what an interrupted job has measured of each cell, on the prompts that plain decoding
-    has answered too; no numbers where there are none yet.
+    """Yields each cell's results of an interrupted job so far, on the prompts that plain decoding
+    has also answered; no numbers if there are no such prompts.
     """
     from spec_bench.jobs.job.session import index_timings  # torch
 
@@ -271,7 +274,7 @@ def iter_partial_results(settings: JobSettings) -> Iterator[CellResult]:
         doubt = describe_disturbance(records, 1.0)
         reasons = (Reason("speedup", doubt),) * bool(doubt)
         facts = settings.build_facts(cell)
-        # of the prompts so far it is whole
+        # complete for the prompts so far
         yield CellResult(store.folder.name, facts, "complete", None, reasons, numbers)
 
 
@@ -282,8 +285,8 @@ def _recommend_from_table(table: Path, results: Sequence[CellResult]) -> list[st
 
 
 def _list_next_commands(results: Path, name: str) -> str:
-    """Formats the last lines of a job: its table, and the commands of its page and of the claims of
-    the recipe's paper.
+    """Formats the last lines of a job: the path of its table, and the commands for its page and for
+    the claims of the recipe's paper.
     """
     table = files.get_results_file(results, name)
     if not table.is_file():
@@ -308,5 +311,5 @@ def _print_finished_sweep(sweep: Sweep) -> None:
             if finished_results
             else ()
         )
-        shown_results = () if sweep.has_run_here else finished_results  # each job showed its own
+        shown_results = () if sweep.has_run_here else finished_results  # jobs showed theirs
         print_results(shown_results, answers, _list_next_commands(results, name))

@@ -1,1 +1,1 @@
-"""What was asked: a composed config as settings, pairs and cells. Decodes nothing."""
+"""Settings of a job: a composed config as settings, pairs and cells. Decodes nothing."""

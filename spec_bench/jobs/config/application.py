@@ -1,7 +1,7 @@
-"""What runs a function on a composed config: once, or once for each job of a sweep.
+"""Runs a function on a composed config, once or once for each job of a sweep.
 
-Hydra composes and its launchers start jobs, both as its makers publish them. The jobs of a sweep
-are ours to list: every value of one setting with every value of the others.
+Hydra composes the configs and its launchers start the jobs, both unmodified. The list of a sweep's
+jobs is ours: all combinations of the settings' values.
 """
 
 import io
@@ -54,10 +54,10 @@ _SWEEPS = "hydra.mode=MULTIRUN"
 
 
 class SweepConfigs:
-    """The configs of a sweep's jobs; files are composed once for all jobs that choose the same.
+    """The configs of a sweep's jobs; files are composed once for all jobs with the same choices.
 
-    Launchers take it for Hydra's loader, of which they call ``load_sweep_config`` alone; a process
-    that they start composes by Hydra's loader.
+    Launchers use it in place of Hydra's loader, of which they call ``load_sweep_config`` alone. A
+    process that a launcher starts composes by Hydra's loader.
     """
 
     def __init__(self, loader: ConfigLoader) -> None:
@@ -88,7 +88,7 @@ class SweepConfigs:
         return config
 
     def list_job_overrides(self, root: DictConfig) -> list[list[str]]:
-        """Returns the override words of each job."""
+        """Lists the override words of each job."""
         swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
         choices = {
             word.partition("=")[0]: split_swept_values(word)
@@ -97,7 +97,7 @@ class SweepConfigs:
         return [list(job) for job in product(*choices.values())]
 
     def compose_jobs(self, root: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
-        """Yields each job's words and its config, as a launcher composes it."""
+        """Yields each job's words and its config as a launcher composes it."""
         return (
             (words, self.load_sweep_config(root, words)) for words in self.list_job_overrides(root)
         )
@@ -105,7 +105,7 @@ class SweepConfigs:
 
 @cache
 def _parse_assignment(word: str) -> tuple[str, Any] | None:
-    """Returns the key and the value of a word that only sets one; None of any other word."""
+    """Parses a word that only sets a value into (key, value); None for any other word."""
     override = parse_override(word)
     plain = override.type is OverrideType.CHANGE and override.package is None
     value = override.value()
@@ -113,13 +113,13 @@ def _parse_assignment(word: str) -> tuple[str, Any] | None:
 
 
 def _is_setting_and_no_choice(key: str, sweep_config: DictConfig) -> bool:
-    """Returns whether a key is surely a setting, and no choice of a file."""
+    """Returns whether a key is certainly a setting and not the choice of a file."""
     matches = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep_config
     return bool(matches) and key not in sweep_config.hydra.runtime.choices
 
 
 class JobError(Exception):
-    """Ends a command with a status that is not 0; without a message, a table has said why."""
+    """Ends a command with a non-zero status; the message is "" if a table has shown the reason."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -128,7 +128,7 @@ class JobError(Exception):
 
 
 def to_job_error(error: Exception, resumes: str) -> JobError | None:
-    """Converts an error to a command's status and last line; None if it is a fault of ours."""
+    """Converts an error to a command's status and last line; None for an internal error."""
     if isinstance(error, JobError):
         return error
     if isinstance(error, OSError) and (os_explanation := files.explain_write_error(error)):
@@ -136,7 +136,7 @@ def to_job_error(error: Exception, resumes: str) -> JobError | None:
     is_refusal = isinstance(error, UsageError | HydraException | OmegaConfBaseException)
     if is_refusal or _comes_from_hydra(error):
         return JobError(2, explain_in_one_line(error))
-    # Launchers, whose errors are private classes, say that a process died.
+    # A launcher reports with a private class that a process died.
     if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:
         hint = f"the cells that had ended are kept; {resumes}"
         return JobError(1, f"a worker was lost: {explain_in_one_line(error)}\n{hint}")
@@ -160,10 +160,10 @@ def run_application(
     should_start_sweep: Callable[[DictConfig, SweepConfigs], bool] = lambda config, configs: True,
     finish: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs ``job`` on a config of ours, composed by the ``options`` of ``parse_job_arguments``,
-    once or once for each job of a sweep. Returns the exit status. ``should_start_sweep`` is called
-    before a sweep's first job, ``finish`` at the end, whatever came. A line on an interrupt ends in
-    ``resumes``, lines on errors begin with the ``program``.
+    """Runs ``job`` on a config of ours, composed from the ``options`` of ``parse_job_arguments``,
+    once or once for each job of a sweep, and returns the exit status. ``should_start_sweep`` is
+    called before a sweep's first job, ``finish`` always at the end. The line about an interrupt
+    ends with ``resumes``; lines about errors begin with ``program``.
     """
     logging.setLogRecordFactory(RedactedLogRecord)
     try:
@@ -192,7 +192,7 @@ def run_application(
             print(f"interrupted; {resumes}", file=sys.stderr)
         return 130
     except Exception as error:
-        if signals.was_interrupted():  # turned the interrupt into another error
+        if signals.was_interrupted():  # something raised another error for it
             return 130
         job_error = to_job_error(error, resumes)
         if job_error is None:
@@ -226,13 +226,15 @@ def _launch_sweep(
         config=config,
     )
     job_returns = launcher.launch(configs.list_job_overrides(config), 0)
-    with redirect_stderr(io.StringIO()):  # a line of Hydra's on a job that failed
+    with redirect_stderr(io.StringIO()):  # Hydra's line about a failed job
         for job_return in job_returns:
             job_return.return_value  # noqa: B018  # raises the job's error
 
 
 def _format_search_path(folder: str) -> str:
-    """Formats a folder of configs as Hydra's override. Raises UsageError: there is none."""
+    """Formats a folder of configs as Hydra's override. Raises UsageError if there is no such
+    folder.
+    """
     if not Path(folder).is_dir():
         raise UsageError(f"--config-dir must be a folder, got {folder!r}")
     return f"hydra.searchpath={quote_value([folder])}"
@@ -241,7 +243,7 @@ def _format_search_path(folder: str) -> str:
 def _print_config(
     loader: ConfigLoader, config_name: str, words: Sequence[str], options: Namespace
 ) -> None:
-    """Prints a job's config, or (``--info``) where it comes from."""
+    """Prints a job's config, or (``--info``) how Hydra composed it."""
     config = load_config(loader, config_name, words)
     if options.info:
         with redirect_stdout(io.StringIO()) as output:

@@ -1,6 +1,6 @@
-"""From what the user wrote to the list of decoders of a job, the baseline first.
+"""Parses a job's decoders into a list of cells, the baseline first.
 
-Reads a decoder's file and mapping into its types, once; knows nothing about models.
+Reads a decoder's file and mapping into its types, once. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from spec_bench.vocabulary.decoders import load_decoder_settings
 from spec_bench.vocabulary.names import combine_names
 from spec_bench.vocabulary.spec import parse_tree_spec
 
-if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
+if TYPE_CHECKING:  # imports torch, which is not needed to refuse a wrong setting
     from spec_bench.decode.config import DecoderConfig
 
 BASELINE = "ar"
 PARTS = ("drafter", "tree", "verifier")
 _MOST_TREES = 1_000_000
-_DEEP = 64  # two factors make more trees of this depth than can ever be run
+_DEEP = 64  # with two factors there are more trees of this depth than can be run
 Count = Annotated[StrictInt, Ge(1)]
 Counts = Annotated[tuple[Count, ...], MinLen(1), Requirement("a list of whole numbers >= 1")]
 
 
 @settings
 class TreeGrid:
-    """``{grid: {...}}`` in a list of cells; see ``configurations``."""
+    """An entry ``{grid: {...}}`` of a list of cells, see ``list_trees``."""
 
     decoder: NonEmptyStr
     factors: Counts
@@ -59,10 +59,10 @@ class TreeGrid:
 def list_trees(
     factors: Sequence[int], max_paths: int, depths: Sequence[int], order: str
 ) -> list[tuple[int, ...]]:
-    """Lists all trees of ``depths`` levels, each of one of the ``factors`` children a node, with at
-    most ``max_paths`` leaf paths, shallow ones first. In ``non_increasing`` order no level branches
-    more than one above it, MCSD's monotone rule (arXiv 2401.06706, section 4), which prunes the
-    grid; else it is ``any``.
+    """Lists all trees of ``depths`` levels, shallow trees first; all nodes of a level have the same
+    number of children, one of ``factors``, and a tree has at most ``max_paths`` leaf paths. With
+    ``order`` ``non_increasing`` no level has a larger factor than the level above (MCSD's monotone
+    rule, arXiv 2401.06706, section 4), which prunes the grid; with ``any`` it may.
     """
     return [
         widths
@@ -74,7 +74,7 @@ def list_trees(
 
 
 def expand_grid(item: Any) -> list[Any]:
-    """Returns the cells of ``{grid: {...}}``; of any other entry itself."""
+    """Expands ``{grid: {...}}`` to its cells; returns any other entry as the only item."""
     if not isinstance(item, Mapping) or "grid" not in item:
         return [item]
     if len(item) > 1:
@@ -96,7 +96,7 @@ class CellOverrides:
     """A cell as a mapping: a decoder, its tree in shorthand, and overrides of its parts."""
 
     decoder: NonEmptyStr
-    # what its rows are called; null: the decoder and what it changes
+    # name in its rows; null: the decoder's name and the changed settings
     name: NonEmptyStr | None = None
     spec: Annotated[
         StrictInt | NonEmptyStr | None, Requirement("a tree in shorthand such as 3, 4x3, 2-2-1")
@@ -118,7 +118,7 @@ class Cell:
     """One decoder of a job."""
 
     config: DecoderConfig  # the decoder, its parts typed and checked
-    # the resolved mapping that it was read from, which run ids are made of
+    # the resolved mapping that it was read from, which the run id hashes
     settings: Mapping[str, Any]
 
     @classmethod
@@ -126,7 +126,7 @@ class Cell:
         cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None
     ) -> Cell:
         """Builds a cell from a decoder's resolved mapping."""
-        # What a decoder may contain is known only where decoders are, which needs torch.
+        # Only the decoders' modules, which need torch, know what a decoder may contain.
         from spec_bench.audit.decoders import refuse_inexact_plugin_rule
         from spec_bench.decode.config import read_decoder
 
@@ -136,11 +136,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The decoder's, and the settings in which it is not its YAML file's."""
+        """The decoder's name, with the settings that differ from its YAML file."""
         return self.config.name
 
     def with_name(self, name: str) -> Cell:
-        """Returns the cell under another name, which its settings and so its run id do not have."""
+        """Returns the cell under another name, which is neither in its settings
+        nor in its run id.
+        """
         return replace(self, config=replace(self.config, name=name))
 
     @property
@@ -154,17 +156,17 @@ class CellRequest(NamedTuple):
 
     decoder_settings: dict[str, Any]
     spec: Any = None  # the shorthand of its tree
-    file_settings: Mapping[str, Any] = MappingProxyType({})  # its YAML's; empty if it has none
-    row_name: str | None = None  # None: the decoder's, with what its YAML has otherwise
+    file_settings: Mapping[str, Any] = MappingProxyType({})  # of its YAML file, if any
+    row_name: str | None = None  # None: the decoder's name and its changed settings
 
 
 def parse_cells(
     decoder: Mapping[str, Any], spec: Any, entries: Sequence[Any], folders: Sequence[Path]
 ) -> list[CellRequest]:
-    """Parses the cells of a job as they are written: the baseline, then the ``entries``
-    (``decoder:spec``, mappings, grids of trees), or the chosen ``decoder`` if there are none.
-    Decoders' files are read from ``folders``. Raises UsageError, naming a decoder that does not
-    exist, or an entry that is no cell.
+    """Parses the cells of a job: the baseline, then the ``entries`` (``decoder:spec``, mappings,
+    grids of trees), or the chosen ``decoder`` if there are no entries. Decoders' files are read
+    from ``folders``. Raises UsageError, with the decoder or entry, if a decoder does not exist or
+    an entry is no cell.
     """
     cells = [cell for item in entries for cell in expand_grid(item)]
     requests = [parse_cell(item, folders) for item in cells]
@@ -180,7 +182,7 @@ def parse_cells(
 def build_unique_cells(
     requests: Sequence[CellRequest], sampling: SamplingSettings
 ) -> tuple[Cell, ...]:
-    """Builds the cells of a job; of equal ones the first."""
+    """Builds the cells of a job; of cells with equal settings only the first is kept."""
     unique: dict[str, Cell] = {}
     for cell in (build_cell(request, sampling) for request in requests):
         unique.setdefault(json.dumps(cell.settings, sort_keys=True, default=dict), cell)
@@ -188,11 +190,12 @@ def build_unique_cells(
 
 
 def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
-    """Builds a cell of a decoder's settings and the shorthand of its tree, checked as a whole.
-    Raises UsageError, naming a tree, rule or combination that does not exist.
+    """Builds a cell from a decoder's settings and the shorthand of its tree, and checks it as a
+    whole. Raises UsageError, naming a tree, rule or combination that does not exist.
 
-    A drafter or verifier given by name replaces the decoder's, with the settings given, and the
-    decoder is named after all of them, and after what it changes and the tree's shorthand omits.
+    A drafter or verifier given by name replaces the decoder's, with the settings given. The
+    decoder's name then combines all of them, and lists changed settings that the tree's shorthand
+    omits.
     """
     from spec_bench.decode.config import apply_tree_shorthand  # needs torch
 
@@ -212,8 +215,8 @@ def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
 
 
 def _list_changed_settings(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
-    """Yields ``key=value`` of the settings that a decoder's file has otherwise and its tree's
-    shorthand omits.
+    """Yields ``key=value`` of the settings that differ from the decoder's file and are not in its
+    tree's shorthand.
     """
     tree = cell.config.tree
     shorthand = parse_tree_spec(cell.config.spec)
@@ -227,15 +230,15 @@ def _list_changed_settings(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]
 
 
 def _find_decoder_part(key: str, file: Mapping[str, Any]) -> str:
-    """Returns the part of a decoder that has a key: ``tree`` of ``tree.gain`` or of ``gain``."""
+    """Finds the part of a decoder that has a key: ``tree`` for ``tree.gain`` or for ``gain``."""
     part, dot, _ = key.partition(".")
     return part if dot else next((name for name in PARTS if key in file[name]), "verifier")
 
 
 def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
-    """Parses one entry of a list of cells: ``decoder``, ``decoder:spec``, ``decoder
-    key=value:spec`` as rows are named, or a mapping with overrides of the decoder's parts. Raises
-    UsageError: an unknown decoder, or a mapping that is no cell.
+    """Parses an entry of a list of cells: ``decoder``, ``decoder:spec``, ``decoder key=value:spec``
+    as in rows' names, or a mapping with overrides of the decoder's parts. Raises UsageError if the
+    decoder is unknown or the mapping is no cell.
     """
     if isinstance(item, str):
         name, colon, spec = item.partition(":")

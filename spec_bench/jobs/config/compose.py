@@ -1,4 +1,4 @@
-"""Hydra around our configs: where it finds them, and its errors in one line of our words.
+"""Composes our configs by Hydra: adds our folders to its search path, rewords its errors.
 
 ``rsd=exp1`` is ``experiments/rsd/exp1.yaml``. Another package registers an entry point,
 
@@ -8,7 +8,7 @@
 and lays its folder out like ours: ``my_package/conf/decoder/coin.yaml`` is then ``decoder=coin``
 (and ``cells=[coin:4x3]``), ``conf/task`` and ``conf/pair`` likewise, and
 ``my_package/experiments/mypaper/exp1.yaml`` is ``mypaper=exp1``. If two files have the same name,
-ours is taken.
+our file is taken.
 """
 
 import re
@@ -69,7 +69,7 @@ _SEARCHED = "hydra.searchpath"  # a user's own folders of configs
 
 
 class ConfigGroupsPlugin(SearchPathPlugin):
-    """Makes each paper's folder below ``experiments`` a config group, and adds others' groups."""
+    """Adds papers' folders below ``experiments``, and other packages' folders, as config groups."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in (*list_experiments_dirs(), *list_conf_dirs()[1:]):
@@ -82,15 +82,17 @@ _Files: Any = next(
 
 
 class ForeignConfigSource(_Files):
-    """A folder of configs that are not ours or a package's: each is looked at first."""
+    """A folder of configs that are neither ours nor a package's; each is
+    checked before it is read.
+    """
 
     @staticmethod
     def scheme() -> str:
-        """Returns what its places begin with."""
+        """Returns the prefix of its paths."""
         return "foreign"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Reads a config. Raises UsageError: it would do more than set values."""
+        """Reads a config. Raises UsageError if it would do more than set values."""
         file = Path(self.path, f"{config_path.removesuffix('.yaml')}.yaml")
         try:
             refuse_unsafe_config(file.read_text(encoding="utf-8"), config_path)
@@ -100,11 +102,11 @@ class ForeignConfigSource(_Files):
 
 
 def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
-    """Converts the command line to Hydra's: recipes outside the list of defaults get a plus,
-    folders of configs are searched as what others wrote, and a target that the user names comes
-    without the default pair's draft and heads; cells that the user names replace a recipe's lists
-    of trees, unless lists are named, too. Raises ValueError: several choices of a group that takes
-    one, or a decoder with its tree.
+    """Converts the command line to Hydra's. Recipes outside the list of defaults get a plus;
+    folders of configs are searched as foreign; a target that the user names drops the default
+    pair's draft and heads; cells that the user names replace a recipe's lists of trees, unless
+    lists are named too. Raises ValueError if a group that takes one choice gets several, or if a
+    decoder is given with its tree.
     """
     key_values = [word.lstrip("+").partition("=") for word in arguments]
     for group, _, value in key_values:
@@ -114,7 +116,7 @@ def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
                 f"decoder={cells}: a decoder and its tree are --decoders {cells} (Python: "
                 f'decoders=["{cells}"]), or decoder={name} spec={tree.partition(",")[0]}'
             )
-        if group in _SINGLE and value.startswith("["):  # which Hydra would lay over each other
+        if group in _SINGLE and value.startswith("["):  # Hydra would merge the choices
             inside = value.strip("[]")
             hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
             raise UsageError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
@@ -133,7 +135,7 @@ def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
         and keys & {*our_papers, *papers, "experiment"}
         and not keys & {*lists, "~trees"}
     ):
-        # a recipe's, which would be run, too
+        # else the recipe's lists would be run too
         arguments = [*arguments, *(f"{name}=null" for name in lists)]
     empty_choices = {f"{group}=null" for group in (*our_papers, "experiment")}
     words = [
@@ -159,8 +161,8 @@ def _merge_search_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def quote_text_setting(argument: str) -> str:
-    """Quotes the value of a setting that takes text alone, such as ``name``, as it was typed, which
-    Hydra may read as a number, 2026_11_27, or not at all, Küche.
+    """Quotes the value of a setting that takes only text, such as ``name``, because Hydra may read
+    it as a number (2026_11_27) or not at all (Küche).
     """
     key, _, value = argument.partition("=")
     if re.search(r"^$|null|['\"\[\]{}()$\\]", value) or not takes_text(RunSettings, key):
@@ -169,7 +171,7 @@ def quote_text_setting(argument: str) -> str:
 
 
 def parse_override(word: str) -> Override:
-    """Parses an override; its globs are of the configs that Hydra searches now. Raises Hydra's
+    """Parses an override; its globs match the configs that Hydra searches now. Raises Hydra's
     error.
     """
     global_hydra = GlobalHydra.instance()
@@ -178,13 +180,13 @@ def parse_override(word: str) -> Override:
 
 
 def is_sweep_override(word: str) -> bool:
-    """Returns whether a setting has several values, one for each job."""
+    """Returns whether an override sweeps over several values, with a job for each."""
     return parse_override(word).is_sweep_override()
 
 
 def split_swept_values(word: str) -> list[str]:
-    """Returns a setting with each of its values, ``task=xsum,dolly`` as two, a list in brackets as
-    one; any other as it is.
+    """Splits an override into one per swept value: ``task=xsum,dolly`` gives two. An override that
+    does not sweep, such as a list in brackets, is returned as the only item.
     """
     override = parse_override(word)
     if not override.is_sweep_override():
@@ -193,13 +195,15 @@ def split_swept_values(word: str) -> list[str]:
 
 
 def register_config_plugins() -> None:
-    """Registers our config folders with Hydra; doing it twice changes nothing."""
+    """Registers our config folders with Hydra; a second call changes nothing."""
     Plugins.instance().register(ConfigGroupsPlugin)
     Plugins.instance().register(ForeignConfigSource)
 
 
 def compose_config(words: Sequence[str]) -> DictConfig:
-    """Composes the config of a job's words. Raises UsageError: no such setting or choice."""
+    """Composes the config of a job's words. Raises UsageError if there is no such setting or
+    choice.
+    """
     with hydra_errors_as_usage_errors(), config_loader() as loader:
         return strip_hydra(load_config(loader, "config", to_hydra_arguments(words)))
 
@@ -220,8 +224,8 @@ def config_loader() -> Iterator[ConfigLoader]:
 def load_config(
     loader: ConfigLoader, name: str, words: Sequence[str], sweeps: bool = False
 ) -> DictConfig:
-    """Composes a config, Hydra's part of it included. Raises UsageError: a setting has several
-    values and the config does not sweep, or its interpolations come to too much.
+    """Composes a config, with Hydra's part. Raises UsageError if a setting has several values and
+    the config does not sweep, or if its interpolations expand to too many.
     """
     swept_words = [word for word in words if is_sweep_override(word)]
     mode = RunMode.MULTIRUN if sweeps and swept_words else RunMode.RUN
@@ -232,8 +236,8 @@ def load_config(
 
 
 def refuse_costly_foreign_config(config: DictConfig) -> DictConfig:
-    """Returns a config as it is. Raises UsageError: it has parts that somebody else wrote, and its
-    interpolations come to too much.
+    """Returns a config unchanged. Raises UsageError if parts of it are foreign and its
+    interpolations expand to too many.
     """
     if any(source.schema == "foreign" for source in config.hydra.runtime.config_sources):
         refuse_costly_interpolations(OmegaConf.to_container(config, resolve=False))
@@ -242,7 +246,7 @@ def refuse_costly_foreign_config(config: DictConfig) -> DictConfig:
 
 @contextmanager
 def hydra_errors_as_usage_errors() -> Iterator[None]:
-    """Turns errors of Hydra within the block into UsageErrors of one line."""
+    """Converts Hydra's errors within the block into UsageErrors of one line."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -250,7 +254,7 @@ def hydra_errors_as_usage_errors() -> Iterator[None]:
 
 
 def parse_request(config: DictConfig) -> RunSettings:
-    """Resolves a composed config without Hydra's part and validates it."""
+    """Resolves and validates a composed config, without Hydra's part."""
     hydra_config = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
     for group, choice in (hydra_config.runtime.choices if hydra_config else {}).items():
         if OmegaConf.is_list(choice):
@@ -268,8 +272,8 @@ def parse_request(config: DictConfig) -> RunSettings:
 def read_named_tree_lists(
     names_by_group: Mapping[str, Any], folders: Sequence[Path]
 ) -> dict[str, Any]:
-    """Reads the lists of trees that ``budget`` and ``length`` name, one number or several; returns
-    them by ``budget 30`` and the like.
+    """Reads the lists of trees that ``budget`` and ``length`` name (one number or several), keyed
+    ``budget 30`` and the like.
     """
     chosen_lists = {}
     files = [file for folder in folders if (file := folder / _LISTS_FILE).is_file()]
@@ -291,8 +295,9 @@ def read_named_tree_lists(
 
 
 def list_config_folders(hydra_config: Any = None) -> list[Path]:
-    """Returns the folders that Hydra composes from, a user's ``--config-dir`` included, by
-    ``hydra_config``, a config's ``hydra``; without it those of the job that runs here, or all.
+    """Lists the folders that Hydra composes from, a user's ``--config-dir`` included.
+    ``hydra_config`` is the ``hydra`` of a config, by default of the job that runs here; if no job
+    runs, all folders.
     """
     if hydra_config is None and not HydraConfig.initialized():
         return list_conf_dirs()
@@ -307,8 +312,8 @@ def _resolve_to_container(part: Any) -> Any:
 
 
 def choose_data_source(target: object, path: object = None) -> str:
-    """Returns where a pair's prompts come from by default: ``local`` if a file is named, else
-    ``embedded``, the shipped samples, for small models, else ``hub``.
+    """Chooses the default source of a pair's prompts: ``local`` if a file is named, else
+    ``embedded`` (the shipped samples) for small models, else ``hub``.
     """
     if path is not None:
         return "local"
@@ -316,7 +321,7 @@ def choose_data_source(target: object, path: object = None) -> str:
 
 
 def choose_question_source(target: object, path: str | None) -> str:
-    """Returns where the questions come from for a task whose file users fetch themselves:
+    """Chooses the source of the questions of a task with a file that users fetch themselves:
     ``${questions_of:${pair.target},${.path}}`` is ``embedded``, the shipped sample, for the shipped
     models without a file, else ``local``, which is refused if no file is named.
     """
@@ -329,15 +334,17 @@ def choose_recipe_data_file(target: object, path: str) -> str | None:
 
 
 def select_stops_outside_chat(chat: object, *stops: str) -> ListConfig:
-    """Returns the ``stops`` of plain text, which would cut an answer in a fence; none in a chat."""
+    """Returns the ``stops`` for plain text; empty in a chat, where they would
+    cut a fenced answer.
+    """
     return ListConfig([] if chat else [*stops])
 
 
 def find_paper_tree(
     paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
 ) -> str:
-    """Returns the tree of a paper's tables for a pair (``paper:`` of its config) at a task and
-    temperature (null: 1), else ``otherwise``; in a recipe
+    """Finds the tree in a paper's tables for a pair (``paper:`` of its config), a task and a
+    temperature (null: 1); ``otherwise`` if there is none. In a recipe:
     ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
     """
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
@@ -349,8 +356,8 @@ def find_paper_tree(
     )
 
 
-# Not in ``register_config_plugins``: a launcher's worker resolves configs too, and imports this
-# module alone.
+# Not in ``register_config_plugins``, because a launcher's worker, which also resolves configs,
+# imports only this module.
 _RESOLVERS: dict[str, Callable[..., Any]] = {
     "data_of": choose_data_source,
     "file_of": choose_recipe_data_file,
@@ -404,7 +411,7 @@ def explain_in_one_line(error: BaseException) -> str:
 
 
 def _explain_key_error(error: OmegaConfBaseException) -> str:
-    """Explains OmegaConf's error about a key, with the keys that are near."""
+    """Explains OmegaConf's error about a key, with similar keys."""
     key = str(error.full_key)
     word = str(error.key)
     if not re.search("not in (struct|')", str(error)):

@@ -1,8 +1,9 @@
-"""Validates what ``conf/config.yaml`` composes to; checks that need no torch run first, because
-importing it takes longer than they do.
+"""Validates the composed ``conf/config.yaml``. Checks that need no torch run first, because
+importing torch is slow.
 
-That is ranges, folders and small files: a decoder's file, models' and heads' folders, room for an
-answer. Everything else is refused where decoders are read and models described, and only there.
+These concern ranges, folders and small files: a decoder's file, models' and heads' folders, room
+for an answer. Everything else is refused where decoders are read and models described, and only
+there.
 """
 
 import json
@@ -61,13 +62,17 @@ def _validate_folder_name(name: str) -> str:
 
 
 def _validate_task(config: Any) -> Any:
-    """Checks that a task's mapping makes a task; returns it unchanged, as the run id hashes it."""
+    """Checks that a task's mapping builds a task; returns the mapping unchanged, as the run id
+    hashes it.
+    """
     build_task(config)
     return config
 
 
 def _validate_ranking_column(name: str) -> str:
-    """Checks that a column ranks cells: more, or less, of it is better; returns it."""
+    """Checks that a column can rank cells (it has a better direction and an
+    interval); returns it.
+    """
     names = [column.name for column in COLUMNS if column.better and column.interval]
     if name not in names:
         raise UsageError(f"confirm.by must be one of {', '.join(names)}, got {name!r}")
@@ -75,15 +80,16 @@ def _validate_ranking_column(name: str) -> str:
 
 
 def _validate_printed_or_csv(source: Path) -> Path:
-    """Checks where stated acceptance is read from: ``printed``, or a CSV of results; returns it."""
+    """Checks the source of a simulated acceptance, ``printed`` or a CSV of results; returns it."""
     refuse_unless(source == PRINTED or source.suffix == ".csv")
     return source
 
 
 @settings
 class ConfirmSettings:
-    """The second stage of a search: the best cells of each decoder again, on other prompts.
-    ``share`` says that both stages share the rows of a task too short to leave the second enough.
+    """Settings for a search's second stage: the best cells of each decoder on other prompts.
+    ``share`` splits the rows of a task between the stages if it is too short to leave the second
+    enough.
     """
 
     prompts: Annotated[StrictInt, Ge(1)]
@@ -94,8 +100,8 @@ class ConfirmSettings:
 
 @settings
 class RunSettings:
-    """What ``conf/config.yaml`` composes to, checked; it explains the keys. A decoder's mapping and
-    the cells are checked where they become cells (``cells``).
+    """The validated ``conf/config.yaml``, which explains the keys. A decoder's mapping and the
+    cells are validated later, in ``cells``.
     """
 
     name: Annotated[
@@ -142,7 +148,7 @@ class RunSettings:
 
 
 def validate_run_settings(config: Any) -> RunSettings:
-    """Validates a composed config, interpolations resolved; opens no file."""
+    """Validates a composed config with resolved interpolations; opens no file."""
     request = read_settings(RunSettings, config)
     lists = [request.cells, *(request.trees or {}).values()]
     request = replace(
@@ -162,12 +168,14 @@ def validate_run_settings(config: Any) -> RunSettings:
 
 
 def refuse_unrelated_folder(key: str, folder: Path) -> None:
-    """Raises UsageError unless a folder is below the working one, new, empty, or written by us."""
+    """Raises UsageError unless a folder is below the working folder, new,
+    empty, or written by us.
+    """
     absolute = folder.expanduser().resolve()
     if absolute.is_relative_to(Path.cwd()) or not absolute.is_dir():
         return
     entries = {entry.name for entry in absolute.iterdir()}
-    ours = {RUNS, "trees"}  # what jobs and `fit` leave first
+    ours = {RUNS, "trees"}  # the first folders that jobs and `fit` write
     if entries and not entries & ours and not any(absolute.glob(f"*/{RESULTS}")):
         raise UsageError(
             f"{key}={folder}: {str(absolute)!r} holds other things and no results; a folder that "
@@ -176,7 +184,7 @@ def refuse_unrelated_folder(key: str, folder: Path) -> None:
 
 
 def require_creatable_folder(key: str, folder: Path) -> None:
-    """Raises UsageError if a folder cannot be made: a file is in its place or above it."""
+    """Raises UsageError if a folder cannot be made, because it or a parent of it is a file."""
     for place in (folder, *folder.parents):
         if place.is_dir():
             return
@@ -185,7 +193,9 @@ def require_creatable_folder(key: str, folder: Path) -> None:
 
 
 def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
-    """Checks what needs no torch: models' folders, room, cells; returns the cells as written."""
+    """Checks models' folders, room for an answer and cells without torch;
+    returns the parsed cells.
+    """
     pair = request.pair
     models = [resolve_or_convert_model(name) for name in (pair.target, *pair.drafts)]
     if pair.tokenizer is not None:
@@ -209,7 +219,9 @@ def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[Ce
 
 
 def read_max_positions(model_folder: str) -> int | None:
-    """Returns the longest sequence that a model folder's ``config.json`` states, if any."""
+    """Reads the longest sequence from a model folder's ``config.json``; None if
+    it is not stated.
+    """
     config = _read_json_object_or_empty(Path(model_folder) / "config.json")
     try:
         return get_max_sequence_length(SimpleNamespace(**(config.get("text_config") or config)))
@@ -218,7 +230,9 @@ def read_max_positions(model_folder: str) -> int | None:
 
 
 def _read_json_object_or_empty(file: Path) -> dict[str, Any]:
-    """Reads a file's JSON object; empty if there is no file. Raises UsageError: it is none."""
+    """Reads a file's JSON object; empty if there is no file. Raises UsageError
+    if it is no object.
+    """
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:

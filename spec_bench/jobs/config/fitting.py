@@ -1,9 +1,9 @@
-"""Which cells fit a job: its pair's drafts and heads, its batch, and trees fitted to the pair.
+"""Selects the cells that fit a job's pair and batches, and fills in trees fitted to the pair.
 
-A fit is a file that says what the target accepted of the draft's first, second, ... child, on which
-models, task and sampling; a tree of any number of nodes follows from it. ``recommend.fit_tree``
-writes them to ``results/trees``; those of the embedded pair ship with it. A fit is
-for nothing else.
+A fit is a file with the shares of target calls that accepted the draft's first, second, ... child,
+for certain models, a task and sampling settings; a tree of any number of nodes follows from it.
+``recommend.fit_tree`` writes fits to ``results/trees``; the embedded pair's fits ship with it. A
+fit is valid for nothing else.
 """
 
 import json
@@ -30,7 +30,7 @@ from spec_bench.system.files import (
 
 FOLDER = "trees"
 POLICY = "fitted_list"
-_NAMED = ("temperature", "probability_dtype")  # in the file's name, and none of a fit
+_NAMED = ("temperature", "probability_dtype")  # in the file's name; not part of a fit
 _OURS = Path(spec_bench.__file__).resolve().parent / "embedded" / FOLDER
 
 
@@ -49,7 +49,9 @@ class TreeFit:
     accepted: tuple[float, ...]  # share of them whose accepted child had rank 0, 1, ...
 
     def write(self, folder: Path) -> Path:
-        """Writes it, in place of one of the same models, task and sampling; returns the file."""
+        """Writes the fit and returns the file; replaces a fit of the same models, task and
+        sampling.
+        """
         sampling = self.sampling.get_run_id_settings()
         others = [value for name, value in sampling.items() if name not in _NAMED]
         setup = [self.target, self.draft, *others]
@@ -65,22 +67,22 @@ class TreeFit:
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """The fits there are, as one job may use them."""
+    """The available fits, for one job."""
 
     pair: Pair
-    task: str | None  # its name; None: of no task, any fits
+    task: str | None  # its name; None: fits of any task may be used
     sampling: SamplingSettings
     results: Path = Path("results")  # the results folder
-    arguments: tuple[str, ...] = ()  # what else the command that fits must be given
+    arguments: tuple[str, ...] = ()  # further arguments of the command that fits
 
     def fill_in_tree(self, cell: Cell) -> Cell:
-        """Returns the cell with its fitted tree filled in, one without as it is. Raises UsageError,
-        which names the command that fits one.
+        """Fills the fitted tree into a cell that needs one; returns any other cell unchanged.
+        Raises UsageError, with the command that makes the fit, if there is none.
         """
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
             return cell
-        # A user's fits go before ours.
+        # A user's fits take precedence over ours.
         folders = dict.fromkeys((self.results / FOLDER, Path("results", FOLDER), _OURS))
         paths = (path for folder in folders for path in sorted(folder.glob("*.yaml")))
         ours = next((fit for fit in map(read_tree_fit, paths) if self._matches_job(fit)), None)
@@ -93,7 +95,7 @@ class FittedTrees:
         return Cell.from_mapping(settings, self.sampling).with_name(cell.name)
 
     def _matches_job(self, fit: TreeFit) -> bool:
-        """Returns whether it was made with these models, task and sampling."""
+        """Returns whether a fit was made with the job's models, task and sampling."""
         revision_pairs = zip(fit.revisions, self.pair.revisions, strict=False)
         return (
             (fit.target, fit.draft) == (self.pair.target, self.pair.drafts[0])
@@ -106,7 +108,7 @@ class FittedTrees:
         )
 
     def _explain_missing_fit(self) -> str:
-        """Returns the line on what was not fitted, and the command that does it."""
+        """Explains in one line which fit is missing, with the command that makes it."""
         pair = self.pair
         place = ""
         words = [format_pair_override(pair)]
@@ -123,13 +125,15 @@ class FittedTrees:
 
 
 def format_pair_override(pair: Pair) -> str:
-    """Formats ``pair=NAME`` of a pair with a config, ``pair.target=TARGET`` of any other."""
+    """Formats ``pair=NAME`` for a pair with a config, ``pair.target=TARGET`` for any other."""
     has_config = pair.name in find_configs("pair")
     return f"pair={pair.name}" if has_config else f"pair.target={pair.target}"
 
 
 def read_tree_fit(path: Path) -> TreeFit:
-    """Reads a file of ``results/trees``. Raises UsageError, naming it and the key: it is wrong."""
+    """Reads a file of ``results/trees``. Raises UsageError, with the file and the key, if it is
+    invalid.
+    """
     values = read_yaml(path)
     if isinstance(values, dict):
         names = {field.name for field in fields(SamplingSettings)}
@@ -142,9 +146,9 @@ def read_tree_fit(path: Path) -> TreeFit:
 def select_fitting_cells(
     cells: Sequence[Cell], trees: FittedTrees, engine: EngineSettings
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Selects the cells that fit the pair and its batches, the baseline first, their trees filled
-    in; returns them and why each of the others is left out. Raises UsageError: none but the
-    baseline is left.
+    """Selects the cells that fit the pair and its batches, the baseline first, and fills in their
+    trees; returns them and the reason for each omitted cell. Raises UsageError if only the baseline
+    is left.
     """
     fit = []
     reasons = []
@@ -197,7 +201,7 @@ def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
     training_file = Path(resolve_or_convert_model(pair.heads[kind]), "training.json")
-    if training_file.is_file():  # what others trained is known when it is loaded
+    if training_file.is_file():  # heads trained elsewhere are checked when they are loaded
         head = json.loads(training_file.read_text("utf-8"))["settings"]["head"]
         if (trained_kind := head["kind"]) != kind:
             raise UsageError(
@@ -209,7 +213,7 @@ def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
 
 
 def _require_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
-    """Raises UsageError unless a draft that guesses all levels at once was trained for it."""
+    """Raises UsageError if a draft must guess all levels at once and was not trained for it."""
     from spec_bench.engine.loading import load_config  # with torch, as cells are by now
 
     if getattr(cell.config.drafter, "mask_token", 0) is not None or not pair.specs:
@@ -217,7 +221,7 @@ def _require_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
     cell.config.limit_tree_depth(cell.config.drafter.find_max_depth(None))
     try:
         config = load_config(pair.specs[1].path, pair.specs[1].revision)
-    except Exception:  # whatever it is, loading the model hits it again and says so
+    except Exception:  # loading the model raises the same error later
         return
     if getattr(config, "pard_token", None) is None:
         raise UsageError(
@@ -227,7 +231,7 @@ def _require_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
 
 
 def refuse_library_batches(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
-    """Raises UsageError if a library would answer a batch otherwise than one by one."""
+    """Raises UsageError if a library would decode a batch differently than single prompts."""
     if not cell.config.library or engine.batch_size == 1:
         return
     if cell.config.spec != "-":

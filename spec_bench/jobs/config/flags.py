@@ -1,7 +1,7 @@
-"""Plain flags for what a job is most often told, ``--target A``, and the overrides they mean.
+"""Flags for the most used settings of a job, such as ``--target A``, and their overrides.
 
 Knows words and files only; imports neither Hydra nor torch. A word that is neither a flag nor a
-``KEY=VALUE`` is answered with the one that was probably meant.
+``KEY=VALUE`` is refused with the flag or setting that was probably meant.
 """
 
 import os
@@ -28,7 +28,7 @@ from spec_bench.system.redaction import redact
 
 
 def _list_flags(command: str) -> dict[str, dict[str, Any]]:
-    """Returns a command's flags that mean overrides, by name."""
+    """Lists a command's flags that stand for overrides, by name."""
     return {
         name[2:]: option
         for name, option in get_option_arguments(command).items()
@@ -38,7 +38,7 @@ def _list_flags(command: str) -> dict[str, dict[str, Any]]:
 
 FLAGS = {command: flags for command in COMMANDS if (flags := _list_flags(command))}
 _READ = read_yaml(Path(__file__).with_name("launchers.yaml"))
-# What there is, the least of a launcher's numbers, how a plan says them, and what it leaves out.
+# Launchers, the minima of their numbers, the units in a plan, and values that a plan omits.
 LAUNCHERS, LEAST, UNITS, USUAL = (_READ[key] for key in ("launchers", "least", "units", "usual"))
 
 _TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -48,7 +48,7 @@ _INSTEAD = {
     "model": "target", "draft-model": "draft", "dataset": "data", "num-prompts": "prompts",
     "max-tokens": "max-new-tokens", "decoder": "decoders", "metric": "metrics",
 }  # fmt: skip
-# Where settings stand, of a job and of a training.
+# Config files with the settings of a job, and of a training.
 RUN_FILES = (
     "config",
     "pair/shared/base",
@@ -58,7 +58,7 @@ RUN_FILES = (
     "sink/default",
 )
 TRAIN_FILES = ("train", "engine/default")
-_SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # without a value: a group
+_SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # no value: a group
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
 # Settings whose texts a model reads or writes.
@@ -70,9 +70,9 @@ _ESCAPE = re.compile(r"(\\?)\\([nt])([a-z]?)")
 
 
 def parse_job_arguments(command: str, arguments: Sequence[str]) -> Namespace:
-    """Parses a command's options, and as ``words`` its overrides, those that plain flags mean
-    among them. Raises UsageError: a word is neither a flag nor an override, or one is written as
-    the other.
+    """Parses a command's options; ``words`` are its overrides, with those of its flags. Raises
+    UsageError if a word is neither a flag nor an override, or if a flag is written as an override
+    or the reverse.
     """
     flags = FLAGS[command]
     options, words = make_parser(command).parse_known_args([*arguments])
@@ -81,13 +81,13 @@ def parse_job_arguments(command: str, arguments: Sequence[str]) -> Namespace:
     for name in flags:
         if (value := values.pop(name.replace("-", "_"))) is not None:
             flag_values[name] = value
-    if "=" in values.get("info", ""):  # no topic
+    if "=" in values.get("info", ""):  # an override in place of a topic
         words.append(values["info"])
         options.info = "all"
     if (topic := values.get("info")) and topic not in _TOPICS:
         raise UsageError(f"--info must be one of {', '.join(_TOPICS)}, got {topic}")
     if "data" in flag_values:
-        more_files = [word for word in words if Path(word).is_file()]  # a shell's *.jsonl
+        more_files = [word for word in words if Path(word).is_file()]  # from a shell's *.jsonl
         words = [word for word in words if word not in more_files]
         files = [
             quote_if_needed(os.path.expanduser(file))
@@ -114,7 +114,9 @@ def parse_job_arguments(command: str, arguments: Sequence[str]) -> Namespace:
 
 
 def flags_to_overrides(command: str, arguments: Sequence[str]) -> list[str]:
-    """Returns the overrides that a command's arguments mean. Raises UsageError: see above."""
+    """Converts a command's arguments to overrides. Raises UsageError as ``parse_job_arguments``
+    does.
+    """
     words: list[str] = parse_job_arguments(command, arguments).words
     return words
 
@@ -135,7 +137,7 @@ def replace_escapes_in_model_texts(
 ) -> list[str]:
     r"""Replaces escapes in overrides that are texts for a model: ``\n`` and ``\t`` become a newline
     and a tab, ``\\n`` and ``\\t`` the two letters, or ``replacement`` (``TYPED``: the reverse).
-    Raises ValueError: a small letter follows, as in ``\nabla``, which may be meant either way.
+    Raises ValueError if a small letter follows, as in ``\nabla``, which may be meant either way.
     """
     return [_ESCAPE.sub(replacement, word) if _TEXTS.match(word) else word for word in words]
 
@@ -145,7 +147,7 @@ def _is_group_chosen(group: str, flag_values: dict[str, str], words: Sequence[st
 
 
 def _is_target_named_alone(flag_values: dict[str, str], words: Sequence[str]) -> bool:
-    """Returns whether a target is named, and nothing that says how to draft for it."""
+    """Returns whether a target is named without a draft, decoder or recipe."""
     prefixes = (
         "pair",
         "decoder",
@@ -171,7 +173,7 @@ def _flag_to_override(flag: dict[str, Any], name: str, value: str) -> str:
         value = quote_if_needed(os.path.expanduser(value))
     elif name in _LISTED:
         value = re.sub(r"\b([a-z_]\w*)\s+(?=\d)", r"\1:", value)  # sd 3
-        parts = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
+        parts = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder keeps its settings
         value = ",".join(quote_if_needed(part) for part in parts if part)
     elif flag["metavar"] == "TEXT":
         value = quote_if_needed(value)
@@ -183,7 +185,7 @@ def _flag_to_override(flag: dict[str, Any], name: str, value: str) -> str:
 
 
 def _check_override(word: str, command: str) -> None:
-    """Raises UsageError: a word is no override; the message has what was probably meant."""
+    """Raises UsageError if a word is no override; the message has what was probably meant."""
     key, equals, value = word.partition("=")
     flags = FLAGS[command]
     settings = list_setting_names(command)
@@ -198,7 +200,7 @@ def _check_override(word: str, command: str) -> None:
     if not equals and not is_flag:
         hint = explain_bare_word(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
         raise UsageError(f"cannot read {word!r}: {hint}")
-    # How each is written, by the last part of its name.
+    # Spelling of each setting and flag, by the last part of its name.
     spellings = {
         setting.rpartition(".")[2].replace("_", "-"): f"{setting}=" for setting in settings
     }
@@ -211,7 +213,7 @@ def _check_override(word: str, command: str) -> None:
 
 @cache
 def list_setting_names(command: str) -> list[str]:
-    """Returns the names of a command's settings, and of the groups of configs."""
+    """Lists the names of a command's settings, and of the groups of configs."""
     trains = command == "train"
     files = TRAIN_FILES if trains else RUN_FILES
     names = [text.partition("=")[0] for text, _ in iter_commented_settings(*files)]
@@ -222,8 +224,8 @@ def list_setting_names(command: str) -> list[str]:
 
 
 def iter_commented_settings(*names: str) -> Iterator[tuple[str, str]]:
-    """Yields ``key=value`` and the comment of each setting in files of ``conf``, those of a group
-    behind its name.
+    """Yields (``key=value``, comment) of each setting in files of ``conf``; keys in a group's file
+    begin with the group's name.
     """
     for name in names:
         path = [name.partition("/")[0]] if "/" in name else []
@@ -239,7 +241,7 @@ def iter_commented_settings(*names: str) -> Iterator[tuple[str, str]]:
 
 
 def explain_bare_word(word: str) -> str:
-    """Explains how a bare word is written that names a choice or a file; "" of any other."""
+    """Explains how to write a bare word that names a choice or a file; "" for any other word."""
     name, _, tree = word.partition(":")
     for kind in _KINDS:
         if name in find_configs(kind):

@@ -1,4 +1,4 @@
-"""``ls``: what there is to choose from, with a line for each.
+"""``ls``: lists of the available choices, a line for each.
 
 The choices are read from the comments of the config files, ours and those of other packages. Knows
 files only; imports neither Hydra nor torch.
@@ -29,7 +29,9 @@ _PAPER = "paper.yaml"
 
 
 def print_listing(options: Namespace) -> int:
-    """Prints a list (``spec-bench ls KIND``), or one entry; returns 2 where there is none."""
+    """Prints a list (``spec-bench ls KIND``) or one entry of it; returns 2 if there is no such
+    entry.
+    """
     arguments = options.words
     if not arguments:
         kinds = "\n".join(f"  {kind:<12} {about}" for kind, (about, *_) in _LISTS.items())
@@ -96,7 +98,7 @@ def _list_fetched_or_converted_models() -> Iterator[tuple[str, ...]]:
 
 
 def _format_key_and_default(field: Field[Any]) -> str:
-    """Returns ``key=default``, or the key alone where it must be given."""
+    """Formats ``key=default``, or the key alone if it has no default."""
     has_default = field.default is not MISSING
     return f"{field.name}={json.dumps(field.default)}" if has_default else field.name
 
@@ -109,7 +111,7 @@ def _list_recipes() -> Iterator[tuple[str, ...]]:
     )
 
 
-# Of each list what it is for, and what makes its lines of what.
+# Lists: name -> (purpose, function that makes the lines, its arguments).
 _LISTS: dict[str, tuple[Any, ...]] = {
     "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _list_group_choices, "decoder"),
     "drafters": ("drafter.kind in a decoder's YAML", _list_registered, "draft.base", "drafter"),

@@ -1,7 +1,6 @@
-"""A pair's models as files: where they are, what identifies them, how large they are.
+"""A pair's models as files: their folders, identities and sizes.
 
-Knows the file system and shapes; no weights are read, and a name that is not a folder is left to
-the hub.
+Knows the file system and shapes. Loads no weights; a name that is no folder is left to the hub.
 """
 
 import hashlib
@@ -29,9 +28,9 @@ from spec_bench.system.model_cache import (
 )
 
 EMBEDDED = "embedded:"
-FETCHED = "fetched:"  # by a make target of the same name, or of that before a slash
+FETCHED = "fetched:"  # by the make target of that name (its part before a slash)
 _HEADS = "heads/"  # embedded:heads/NAME
-_SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
+_SAMPLE_BYTES = 1 << 20  # hashed from either end of a large weights file
 _WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"})
 _DOCUMENTS = frozenset({".md", ".log", ".out", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg"})
 _PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documents begin
@@ -39,9 +38,9 @@ _PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documen
 
 def resolve_or_convert_model(name: str) -> str:
     """Returns the folder of ``embedded:NAME`` in the package, of ``fetched:NAME`` in the cache, and
-    of a GGUF file, which is converted first unless it was before; any other name as it is. Raises
-    UsageError: the package embeds no model of that name, it has not been fetched or cannot be
-    converted, a path-like name is no folder, or ``random:NAME`` no architecture.
+    of a GGUF file, which is converted if it was not before; any other name unchanged. Raises
+    UsageError if the package embeds no such model, if a model was not fetched or cannot be
+    converted, if a path-like name is no folder, or if ``random:NAME`` is no architecture.
     """
     if name.startswith(RANDOM):
         read_random_architecture(name)
@@ -81,8 +80,8 @@ def resolve_or_convert_model(name: str) -> str:
 
 
 def compute_sampled_fingerprint(name: str) -> str | None:
-    """Hashes a local model's config and weights, of large files both ends; None for a hub id. Two
-    models that were once in the same folder are two models. Raises UsageError, naming a file that
+    """Hashes a local model's config and weights (both ends of large files), so that different
+    models in the same folder differ; None for a hub id. Raises UsageError, with the file, if it
     cannot be read.
     """
     digest = hashlib.sha256()
@@ -115,8 +114,8 @@ Digests = Mapping[str, str]
 
 
 def compute_file_digests(name: str, with_weights: bool = True) -> Digests:
-    """Reads the digests of a local model's files, of those ``with_weights`` too or of the others
-    alone; none of a hub id, which its commit identifies. Raises ValueError: a file cannot be read.
+    """Computes the digests of a local model's files, without the weights' unless ``with_weights``;
+    empty for a hub id, which its commit identifies. Raises UsageError if a file cannot be read.
     """
     if name.startswith(RANDOM):
         return {"config.json": hash_json(read_random_architecture(name), 64)}
@@ -134,9 +133,9 @@ def compute_file_digests(name: str, with_weights: bool = True) -> Digests:
 
 
 def find_changed_tokenizer_file(name: str, old_digests: Digests) -> Path | None:
-    """Finds a file of a local model that its tokenizer may be made of and whose digest is not the
-    old one; None where all are as they were, and of a hub id. Weights and chat templates make no
-    text of token ids.
+    """Finds a file of a local model that may belong to its tokenizer and has another digest than
+    before; None if there is none, and for a hub id. Weights and chat templates do not turn token
+    ids into text.
     """
     if "commit" in old_digests:
         return None
@@ -149,17 +148,16 @@ def find_changed_tokenizer_file(name: str, old_digests: Digests) -> Path | None:
 
 
 def read_content_id(name: str, revision: str | None, with_weights: bool = True) -> str | None:
-    """Returns what tells a model from others of its name: a digest of its files, with weights or of
-    all others, or the hub's ``revision``.
+    """Returns the id of a model's content: a digest of its files (without weights unless
+    ``with_weights``), or the hub's ``revision`` for a hub id.
     """
     digests = compute_file_digests(name, with_weights)
     return hash_json(dict(digests)) if digests else revision
 
 
 def _list_model_files(folder: Path) -> list[Path]:
-    """Lists the files that a loader may read in a model's folder: all but documents and what is
-    hidden. Of folders in it only those count that a loader looks into: of further templates, and
-    where an index says that weights are.
+    """Lists the files in a model's folder that a loader may read: all but documents and hidden
+    files. Subfolders count only for additional chat templates, and for weights that an index lists.
     """
     places = {*folder.iterdir(), *folder.glob("additional_chat_templates/*")}
     for index in folder.glob("*.index.json"):
@@ -177,8 +175,9 @@ def _make_read_error(name: str, file: Path, error: OSError) -> ValueError:
 
 
 def find_hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
-    """Finds the current commit of a hub id's revision on the hub, or in its cache if not reached
-    (without ``fetch`` only there); None for a local model, and if neither knows it.
+    """Finds the current commit of a hub id's revision on the hub, or in the hub's cache if it
+    cannot be reached (without ``fetch`` only in the cache); None for a local model, and if neither
+    has it.
     """
     if name.startswith(RANDOM) or Path(resolve_or_convert_model(name)).is_dir():
         return None
@@ -187,7 +186,7 @@ def find_hub_commit(name: str, revision: str | None = None, fetch: bool = True) 
     try:
         only_cache = not (fetch and probe_hub_and_set_offline())
         file = hf_hub_download(name, "config.json", revision=revision, local_files_only=only_cache)
-    except Exception:  # whatever it is, loading the model hits it again and says so
+    except Exception:  # loading the model raises the same error later
         return None
     snapshot = Path(file).parent
     return snapshot.name if snapshot.parent.name == "snapshots" else None
@@ -202,8 +201,8 @@ BYTES = {
 
 
 def read_config_dtype(name: str, revision: str | None = None) -> str:
-    """Returns the number format that a model's config states for its weights; float32 where it
-    states none that is decoded with.
+    """Reads the dtype that a model's config states for its weights; float32 if it states none that
+    is supported.
     """
     from spec_bench.engine.checkpoint import read_dtype_name
 
@@ -213,7 +212,7 @@ def read_config_dtype(name: str, revision: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What memory depends on."""
+    """Sizes of a model that determine its memory."""
 
     parameters: int | None  # exact count; None if unknown
     # keys and values of one token over all layers; None if unknown
@@ -223,9 +222,8 @@ class ModelSize:
 
 
 def read_model_size(name: str, parameter_count: int | None = None) -> ModelSize:
-    """Reads the size of a model as a pair names it. ``parameter_count`` is the exact one that the
-    pair's file gives, used if there is no config here; if it is that of a published architecture,
-    that one's shape is taken.
+    """Reads the size of a model. ``parameter_count``, from the pair's file, is used if there is no
+    config here; if a published architecture has exactly that count, its shape is taken.
     """
     path = resolve_or_convert_model(name)
     if path.startswith(RANDOM):

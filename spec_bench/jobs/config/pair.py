@@ -1,4 +1,4 @@
-"""The models of a job: which, where and how they run, and under what name their rows appear.
+"""The models of a job: their names, devices and dtypes, and their label in rows.
 
 Knows the files of ``conf/pair`` and ``conf/engine``, and names of models; loads nothing.
 """
@@ -57,13 +57,13 @@ from spec_bench.vocabulary.published import wrap_in_list
 
 _MODELS = ("target", "draft")
 _warn = cache(partial(logging.getLogger(__name__).warning, "engine.device=auto is the CPU: %s"))
-MOST_THREADS = 1024  # a system without room for more ends the process without a word
+MOST_THREADS = 1024  # with too many threads the system may kill the process without a message
 Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
 
 
 @settings
 class EngineSettings:
-    """The config group ``engine``; meanings stand in ``conf/engine/default.yaml``."""
+    """The config group ``engine``; explained in ``conf/engine/default.yaml``."""
 
     device: Annotated[
         str,
@@ -91,14 +91,12 @@ class EngineSettings:
 
     @property
     def default_dtype(self) -> str:
-        """The number format of weights where neither the engine nor a pair names one."""
+        """The dtype of weights if neither the engine nor the pair names one."""
         return "bfloat16" if self.uses_cuda else "float32"
 
 
 def resolve_engine(engine: EngineSettings, target: str) -> EngineSettings:
-    """Resolves device and compilation where they are ``auto``; the embedded models are decoded on a
-    CPU.
-    """
+    """Resolves a device and compilation that are ``auto``; the embedded models then use the CPU."""
     device = engine.device
     if device == AUTO:
         small = target.startswith(EMBEDDED)
@@ -126,7 +124,7 @@ def refuse_unseen_non_cuda_device(device: str) -> None:
 
 @settings
 class PrintedModelNames:
-    """How a paper prints a pair: one spelling of each model, or several."""
+    """Spellings of a pair's models in a paper, one or several per model."""
 
     target: NonEmptyStr | tuple[NonEmptyStr, ...]
     draft: NonEmptyStr | tuple[NonEmptyStr, ...] | None = None
@@ -172,7 +170,7 @@ class Pair:
     drafts: tuple[str, ...]  # as the user wrote them, in order
     specs: tuple[ModelSpec, ...]  # what to load, the target first
     revisions: tuple[str | None, ...]  # hub revision or content hash of each, the target's first
-    chat_template: str | None = None  # Jinja, in place of the tokenizer's; None keeps that
+    chat_template: str | None = None  # Jinja; None: the tokenizer's
     heads: Mapping[str, str] = field(default_factory=dict)  # by kind, as the user wrote them
     head_commits: Mapping[str, str | None] = field(default_factory=dict)  # the hub's, once known
     tokenizer: str | None = None  # of all models; None: in the target's folder
@@ -180,7 +178,7 @@ class Pair:
     template_arguments: Mapping[str, Any] = field(default_factory=dict)  # of the chat template
 
     def get_run_id_settings(self) -> dict[str, Any]:
-        """Returns the parts of the pair that change a number; part of a cell's run id."""
+        """Returns the parts of the pair that change results; they are part of a cell's run id."""
         place = self.specs[0].device_map
         settings: dict[str, Any] = {
             "target": self.target,
@@ -215,7 +213,9 @@ class Pair:
         return "; ".join(name + weights for name, weights in named_notes if weights)
 
     def find_heads_revision(self, head_kind: str) -> str | None:
-        """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""
+        """Returns the fingerprint of a local folder of heads, or the hub's
+        commit; None if unknown.
+        """
         return compute_sampled_fingerprint(self.heads[head_kind]) or self.head_commits.get(
             head_kind
         )
@@ -229,8 +229,9 @@ class Pair:
         ]
 
     def read_model_digests(self, draft_count: int, head_kind: str | None) -> dict[str, Digests]:
-        """Reads digests of the files of a cell's models, or the hub's commit, by the model's part
-        in it. The cell uses the first ``draft_count`` drafts, and heads of ``head_kind``.
+        """Reads the digests of the files of a cell's models, or the hub's commit, by part
+        (``target``, ``draft 1``, ``heads``, ``tokenizer``). The cell uses the first ``draft_count``
+        drafts, and heads of ``head_kind``.
         """
         models = {"target": (self.target, self.revisions[0])}
         draft_models = zip(self.drafts[:draft_count], self.revisions[1:], strict=False)
@@ -247,9 +248,9 @@ class Pair:
 
 
 def pin_revisions(pair: Pair, head_kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
-    """Returns the pair at its hub models' current commits, so that what is loaded is recorded. An
-    unknown revision stays as it is: loading the model says what is wrong. ``head_kinds`` are those
-    heads that are used; without ``fetch`` only the hub's cache is asked.
+    """Returns the pair with its hub models at their current commits, so that what is loaded is
+    recorded. A revision that is not found stays, because loading the model will raise the error.
+    ``head_kinds`` are the heads in use; without ``fetch`` only the hub's cache is searched.
     """
     specs = list[ModelSpec]()
     revisions = list[str | None]()
@@ -263,9 +264,9 @@ def pin_revisions(pair: Pair, head_kinds: Iterable[str] = (), fetch: bool = True
 
 
 def require_models_exist(pair: PairSettings, is_served: bool) -> None:
-    """Raises UsageError if one of a pair's models is nowhere; a server has its own, and needs the
-    tokenizer's alone. A hub id with an owner that the hub does not give may be gated: loading it
-    tells.
+    """Raises UsageError if one of a pair's models does not exist; for a server only the tokenizer's
+    is needed. A hub id with an owner that the hub does not show may be gated, and is left to the
+    loader.
     """
     models = [("target", pair.target), *(("draft", draft) for draft in pair.drafts)]
     for key, name in models[: pair.tokenizer is None] if is_served else models:
@@ -280,16 +281,15 @@ def require_models_exist(pair: PairSettings, is_served: bool) -> None:
 
 
 def resolve_dtype(engine: EngineSettings, pair: PairSettings) -> str:
-    """Returns the dtype of all weights: the engine's where it is set, else the pair's, else
-    bfloat16 on a GPU and float32 elsewhere. ``auto`` is the one in which the target's files are
-    stored.
+    """Returns the dtype of all weights: the engine's, else the pair's, else bfloat16 on a GPU and
+    float32 elsewhere. ``auto`` is the dtype of the target's files.
     """
     dtype = engine.dtype or pair.dtype or engine.default_dtype
     return read_config_dtype(pair.target, pair.target_revision) if dtype == AUTO else dtype
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
-    """Builds the pair: names, folders and revisions of its models."""
+    """Builds a pair: names, folders and revisions of its models."""
     engine = resolve_engine(engine, pair.target)
     refuse_unseen_non_cuda_device(engine.device)
     names = (pair.target, *pair.drafts)
@@ -340,7 +340,9 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
 
 
 def _read_chat_template(template: str | None) -> str | None:
-    """Returns a chat template: Jinja as it is; a file without braces, or .jinja, as read."""
+    """Returns a chat template: Jinja unchanged; the content of a file (.jinja, .j2, or without
+    braces).
+    """
     if template is None or ("{" in template and not template.endswith((".jinja", ".j2"))):
         return template
     try:
@@ -350,11 +352,13 @@ def _read_chat_template(template: str | None) -> str | None:
 
 
 TARGETS_OWN = "target"
-"""In ``pair.heads``: the target's own files hold them."""
+"""In ``pair.heads``: the heads are in the target's own files."""
 
 
 def validate_heads_by_kind(heads: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the draft heads that are given, by kind. Raises UsageError: an unknown kind."""
+    """Returns the draft heads that are not null, by kind. Raises UsageError if
+    a kind is unknown.
+    """
     from spec_bench.draft.base import drafter
 
     kinds = (
@@ -367,12 +371,12 @@ def validate_heads_by_kind(heads: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def drop_name_of_other_pair(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
-    """Returns the pair without its name if the name is another pair's.
+    """Returns the pair without its name if the name belongs to another pair.
 
-    A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced one of
-    them the rows must not have it; ``build_pair`` then makes a name from the models. A label that
-    no file has (``pair.name=mine``) is the user's and stays. Raises ValueError: the file of that
-    name cannot be right.
+    A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced a
+    model, the rows must not have that name; ``build_pair`` then makes a name from the models. A
+    name without a file (``pair.name=mine``) is the user's and stays. Raises UsageError if the file
+    is invalid.
     """
     path = find_configs("pair", folders).get(pair.name or "")
     if path is None:
@@ -381,7 +385,7 @@ def drop_name_of_other_pair(pair: PairSettings, folders: Sequence[Path]) -> Pair
     new_models = [model for model in _MODELS if getattr(pair, model) != getattr(file_pair, model)]
     if not new_models:
         return pair
-    # What a pair states about a replaced model is dropped, unless the user restated it.
+    # Settings about a replaced model are dropped too, unless the user changed them.
     model_keys = [*(f"{model}_parameters" for model in new_models), "paper"]
     stale = [key for key in model_keys if getattr(pair, key) == getattr(file_pair, key)]
     changes: dict[str, Any] = dict.fromkeys(["name", *stale])
@@ -394,7 +398,9 @@ def _read_pair_file(path: Path) -> PairSettings:
 
 
 def _shorten_model_name(model: str) -> str:
-    """Returns the last part of an id, folder or embedded name; ``random:`` stays before it."""
+    """Shortens a model's id, folder or embedded name to its last part; keeps a
+    leading ``random:``.
+    """
     stem = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED).removeprefix(RANDOM)
     return RANDOM * model.startswith(RANDOM) + stem
 

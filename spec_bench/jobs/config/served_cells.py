@@ -1,4 +1,4 @@
-"""Which cells a server decodes, whether a job fits it, and its client."""
+"""Cells that a server decodes: checks of the job, and the server's client."""
 
 import os
 from collections.abc import Iterator
@@ -15,11 +15,13 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import SERVER_KEY_VARIABLE
 
 SERVER = "server"
-"""In place of a device and of a library whose version is not known yet."""
+"""Stands for the device, and for the library until its version is known."""
 
 
 def refuse_request_unfit_for_server(request: RunSettings) -> None:
-    """Raises UsageError unless a job fits its server, or needs none."""
+    """Raises UsageError if a job does not fit its server, or names a server
+    that it does not use.
+    """
     if not request.engine.is_served:
         if request.server.url is not None:
             raise UsageError(f"server.url={request.server.url} goes with engine=server")
@@ -61,8 +63,8 @@ def _iter_server_conflicts(request: RunSettings) -> Iterator[str]:
 
 
 def refuse_unserved_sampling(server: ServerSettings, sampling: SamplingSettings) -> None:
-    """Raises UsageError if a server may not truncate in the order of ``core/warp.py`` (vLLM has
-    min-p before top-p), or lacks a setting.
+    """Raises UsageError if a server lacks a setting, or may truncate in another order than
+    ``core/warp.py`` (vLLM applies min-p before top-p).
     """
     sampling.get_portable_options()
     if sampling.draft_temperature is not None:
@@ -78,7 +80,7 @@ def refuse_unserved_sampling(server: ServerSettings, sampling: SamplingSettings)
 
 
 def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
-    """Builds the plain server's cell, if one is named, and the server's."""
+    """Builds the plain server's cell, if there is such a server, and the server's cell."""
     server = request.server
     return tuple(
         _build_served_cell(request, is_baseline)
@@ -88,13 +90,15 @@ def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
 
 
 def _build_served_cell(request: RunSettings, is_baseline: bool) -> Cell:
-    """Builds a server's cell; how it was started, or else its address, is part of its run id."""
+    """Builds a server's cell; its run id depends on the command that started it, or else on its
+    address.
+    """
     server = request.server.baseline_settings if is_baseline else request.server
     place: dict[str, Any] = {
         "started": server.started,
         "model": request.pair.target,
     }
-    if server.started is None:  # the name of one that was started is drawn
+    if server.started is None:  # a server that ``serve`` started has a random name
         place = {"url": server.url, "model": server.model or request.pair.target}
     if server.rate is not None:
         place["rate"] = server.rate
@@ -107,7 +111,7 @@ def _build_served_cell(request: RunSettings, is_baseline: bool) -> Cell:
 
 
 def build_server_client(settings: ServerSettings, cell: Cell) -> ServerClient:
-    """Builds the client of a cell's server, with the key that the environment holds."""
+    """Builds the client of a cell's server, with the key from the environment."""
     if settings.has_baseline and cell.name == BASELINE:
         settings = settings.baseline_settings
     return ServerClient(

@@ -1,4 +1,4 @@
-"""Everything one job needs, from its checked config, before any model is loaded; and its ids."""
+"""Everything that a job needs before models are loaded, from its checked config; and run ids."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
 
-# What the digest of the examples has, or that changes nothing.
+# Settings that the digest of the examples covers, or that do not change results.
 _SHOTS = ("shots", "shots_from", "shots_split")
 _NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code", *_SHOTS)
-# Settings that came after the first run ids: at these values, as before there was a choice, they
-# are no part of one, so that what was measured then is found again.
+# Settings that were added later: at these values (the behaviour before them) they are not part of a
+# run id, so that earlier measurements keep their run ids.
 _LATER: dict[str, Any] = {
     "task": {
         "overlong": "fail",
@@ -78,28 +78,28 @@ _LATER: dict[str, Any] = {
     "earlier": "",
     "protocol": CLEAN,
 }
-_AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
+_AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # settings of prompts
 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Everything one job needs: what was asked for, and what follows from it."""
+    """Everything that a job needs: its request, and what follows from it."""
 
     request: RunSettings  # explained in ``conf/config.yaml`` and the groups that it names
-    engine: EngineSettings  # that was asked for, placed
+    engine: EngineSettings  # the request's, with device and compilation resolved
     pair: Pair
     task: Task | RandomPromptTask
-    examples: tuple[Example, ...]  # what is asked, in order
+    examples: tuple[Example, ...]  # prompts to decode, in order
     sampling: SamplingSettings
     max_new_tokens: int
     cells: tuple[Cell, ...]
-    # what the best cells of a search are decoded on then
+    # prompts for the second stage of a search
     confirmation_examples: tuple[Example, ...] = ()
     stage: Stage = ""  # of a search
     left_out_reasons: tuple[str, ...] = ()  # why requested cells are not among ``cells``
     # whether the examples only stand for data that are not here, in a plan
     is_data_unread: bool = False
-    # what ends an answer, where that is more than the tokenizer's own end and single tokens
+    # the ends of an answer, see ``StopCriteria.unusual_rule_text``
     unusual_stop_rule: str = ""
 
     @property
@@ -119,14 +119,16 @@ class JobSettings:
 
     @property
     def text_depends_on_batch(self) -> bool:
-        """Whether a text may hang on what is decoded beside it: in batches of 16-bit numbers."""
+        """Whether a text may depend on the other rows of its batch: in batches
+        of 16-bit numbers.
+        """
         halves = self.pair.specs[0].dtype.endswith("float16")
         return halves and self.engine.batch_size > 1 and not self.engine.is_served
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the same seed gives the same tokens every time: on a CPU, whatever is decoded
-        beside.
+        """Whether the same seed always gives the same tokens: on a CPU, if no text depends on its
+        batch.
         """
         return not (self.text_depends_on_batch or self.device.startswith(("cuda", SERVER)))
 
@@ -174,8 +176,8 @@ class JobSettings:
         return drop_default_settings(settings, _LATER)
 
     def read_model_digests(self, cell: Cell) -> dict[str, Digests]:
-        """Reads digests of a cell's models, see ``Pair.read_model_digests``, and of the code of its
-        parts that other packages registered.
+        """Reads the digests of a cell's models, see ``Pair.read_model_digests``, and of the code of
+        its parts that other packages registered.
         """
         config = cell.config
         rule = type(config.verifier)
@@ -194,12 +196,14 @@ class JobSettings:
         return models | {part: digests for part, digests in code.items() if digests}
 
     def compute_run_id(self, cell: Cell) -> str:
-        """Hashes a cell's settings to its id: output folder, sinks and names are no part of it."""
+        """Hashes a cell's settings to its run id; output folder, sinks and names are not part of
+        it.
+        """
         return hash_json(self.build_cell_settings(cell))
 
     @cached_property
     def user_code_digest(self) -> str:
-        """A digest of the user's own code behind its numbers; other code scores again."""
+        """A digest of the user's own code for scores; if it changes, answers are scored again."""
         return digest_user_code(self.task.scores)
 
     @cached_property
@@ -213,7 +217,7 @@ class JobSettings:
 
     def describe_missing_references(self, score: str, may_be_empty: bool) -> str:
         """Describes the turns that lack a reference for a score; "" if there are none. Raises
-        UsageError if none has one, see ``tasks.references``.
+        UsageError if no turn has a reference, see ``tasks.references``.
         """
         if not isinstance(self.task, Task):
             return ""
@@ -233,14 +237,14 @@ class JobSettings:
         if mark is not None and isinstance(self.task, Task):
             from spec_bench.engine.loading import load_tokenizer_once
 
-            with suppress(ValueError):  # loading it says so again
+            with suppress(ValueError):  # loading it later raises the error
                 tokenizer = load_tokenizer_once(target.path, target.revision, mark)
                 ends = self.task.make_stop_criteria(tokenizer).unusual_rule_text
         return replace(self, pair=pair, unusual_stop_rule=ends)
 
     def build_facts(self, cell: Cell) -> CellFacts:
-        """Builds what the settings tell of a cell; a backend's ``collect_runtime_facts`` adds what
-        the loaded models tell.
+        """Builds the facts of a cell that follow from the settings; a backend's
+        ``collect_runtime_facts`` adds those of the loaded models.
         """
         pair = self.pair
         task = self.task
@@ -253,7 +257,7 @@ class JobSettings:
             drafts = (pair.heads[config.heads],)
             revisions = (pair.find_heads_revision(config.heads),)
         acceptance = getattr(config.verifier, "acceptance", ())  # of a verifier that states it
-        ours = config.library in ("", SERVER)  # a server's version is known once it has been asked
+        ours = config.library in ("", SERVER)  # a server's version is read later
         return CellFacts(
             pair=pair.name,
             target=pair.target,
@@ -287,7 +291,7 @@ class JobSettings:
 
     @cached_property
     def prompts_digest(self) -> str:
-        """The digest of prompts and references, before tokenizer and chat template."""
+        """The digest of prompts and references, without tokenizer and chat template."""
         around = {key: self.request.task.get(key) for key in _AROUND}
         if arguments := self.pair.template_arguments:
             around["chat_template_kwargs"] = dict(arguments)
@@ -309,18 +313,19 @@ def build_settings(
     request: RunSettings, folders: Sequence[Path], skip_data: bool = False
 ) -> JobSettings:
     """Builds a job's settings; reads the task's examples and looks for the models. With
-    ``skip_data``, as in a plan, examples are placeholders, as many as are requested. Raises
-    UsageError: settings do not fit together, or name something missing.
+    ``skip_data``, as in a plan, examples are placeholders of the requested number. Raises
+    UsageError if settings do not fit together, or name something missing.
     """
     refuse_request_unfit_for_server(request)
     task = build_task(request.task)
     for score in task.scores:
-        needs_references(score)  # there is such a score
+        needs_references(score)  # raises if there is no such score
     refuse_shared_columns(task.scores)
     engine = resolve_engine(request.engine, request.pair.target)
     cell_requests = check_before_torch(request, folders)
     request = request if skip_data else reserve_confirmation_prompts(request, task)
-    # The user's files before cells, which import torch; the hub's data, which may be large, after.
+    # The user's files are read before cells, which import torch; the hub's data, which may be
+    # large, after them.
     reads_files = not skip_data and not reads_rows_from_hub(task)
     local_examples = task.read_examples(request.prompts) if reads_files else None
     sampling = merge_sampling(task.generation, request.generation)
@@ -329,7 +334,7 @@ def build_settings(
     pair = build_pair(request.pair, engine)
     left_out_reasons = tuple[str, ...]()
     if engine.is_served:
-        # The pair under its own name: a server has its target, and nothing is loaded.
+        # Keeps the pair's name, without drafts: the server has the target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
         pair = replace(alone, drafts=(), heads={})
         refuse_unserved_sampling(request.server, sampling)
@@ -371,9 +376,9 @@ def build_settings(
 def reserve_confirmation_prompts(
     request: RunSettings, task: Task | RandomPromptTask
 ) -> RunSettings:
-    """Returns the request, with fewer ``prompts`` if the task would not leave a search's second
-    stage enough for an interval and ``confirm.share`` is set; a log line tells how the rows are
-    shared. Raises UsageError: a search has no row for its second stage.
+    """Reserves prompts for a search's second stage: returns the request, with fewer ``prompts``
+    (logged) if ``confirm.share`` is set and the task is too short to leave enough for an interval.
+    Raises UsageError if no prompt is left for the second stage.
     """
     confirm = request.confirm
     first_count = request.prompts
@@ -400,7 +405,7 @@ def reserve_confirmation_prompts(
 
 
 def reads_rows_from_hub(task: Task | RandomPromptTask) -> bool:
-    """Returns whether a task's rows are the hub's."""
+    """Returns whether a task's rows come from the hub."""
     return isinstance(task, Task) and task.source.kind == "hub"
 
 
@@ -414,8 +419,8 @@ def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
 
 
 def digest_examples(examples: tuple[Example, ...]) -> str:
-    """Computes the digest of prompts and references: a data set that changes under its name is
-    another cell.
+    """Computes the digest of prompts and references, so that a data set that changes under the same
+    name gives other run ids.
     """
     return hash_json(
         [
@@ -444,8 +449,9 @@ def digest_examples(examples: tuple[Example, ...]) -> str:
 def select_best_ids_of_each_decoder(
     results: Sequence[CellResult], confirm: ConfirmSettings
 ) -> list[str]:
-    """Returns the run ids of the best cells of each decoder, in the order screened: by the number
-    itself and not by an end of its interval, as on few prompts a wide one would win by its width.
+    """Selects the run ids of the best cells of each decoder, in the order of ``results``. Cells are
+    ranked by the value and not by an end of its interval, because on few prompts wide intervals
+    would win.
     """
     sorted_results = sorted(results, key=lambda result: compute_rank_key(result, confirm.by))
     ids_by_decoder = group_by_key(
@@ -458,8 +464,8 @@ def select_best_ids_of_each_decoder(
 
 
 def compute_rank_key(result: CellResult, column: str) -> float:
-    """Computes what cells are sorted by, the best first: the number itself, since on few prompts
-    intervals say little; infinity if there is none.
+    """Computes the key that sorts cells, the best first, from a column's value; infinity if there
+    is none.
     """
     value = result.metrics.get(column)
     if not isinstance(value, float | int):
@@ -470,7 +476,9 @@ def compute_rank_key(result: CellResult, column: str) -> float:
 def build_confirmation_job(
     settings: JobSettings, results: Sequence[CellResult]
 ) -> JobSettings | None:
-    """Builds the second job of a search, with a baseline timed again; None if there is none."""
+    """Builds the second job of a search, with a baseline timed again; None if there is no second
+    job.
+    """
     confirm = settings.request.confirm
     if confirm is None or settings.stage != "screen":
         return None

@@ -1,5 +1,5 @@
-"""Acceptance that a run states (``simulate=...``) in place of the one its models would have: as a
-number, or as what gives the block efficiency that papers print or a results file has.
+"""Simulated acceptance (``simulate=...``) in place of the models': given as a number, or derived
+from the block efficiencies that papers print or a results file has.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from spec_bench.vocabulary.published import (
     read_all_published_numbers,
 )
 
-_RULE = "simulated"  # of the verifier that states its acceptance
+_RULE = "simulated"  # of the verifier with a stated acceptance
 _EFFICIENCY = "block_efficiency"
 _NEEDED = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
 
@@ -30,9 +30,9 @@ _NEEDED = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
 def simulate_cells(
     cells: Sequence[Cell], request: RunSettings, sampling: SamplingSettings
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Returns the cells with the stated acceptance in place of their rules, and why others are left
-    out; a baseline has none. Raises UsageError: a cell that keeps several beams, or that states its
-    own acceptance, or a source without a block efficiency of any cell.
+    """Replaces the cells' rules by the stated acceptance, except the baseline's; returns the cells,
+    and the reason for each omitted cell. Raises UsageError if a cell keeps several beams or states
+    its own acceptance, or if the source has no block efficiency of any cell.
     """
     stated = request.simulate
     if stated is None:
@@ -63,9 +63,9 @@ def simulate_cells(
 def simulate_verifier(
     cell: Cell, acceptance: Any, sampling: SamplingSettings, block_efficiency: float = 0
 ) -> Cell:
-    """Returns a cell whose rule accepts with the probability ``acceptance``, or with one per depth,
-    or, if it is None, so that the ``block_efficiency`` results. Its own rule is computed for its
-    time, unless that judges several nodes at once, as block verification does.
+    """Returns a cell with a rule that accepts with the probability ``acceptance`` (or one per
+    depth; None: so that ``block_efficiency`` results). The cell's own rule is still computed for
+    its time, unless it judges several nodes at once, as block verification does.
     """
     from spec_bench.tree.base import GrownTree  # these need torch
     from spec_bench.verify.base import NodeVerifier
@@ -87,9 +87,9 @@ def simulate_verifier(
 def read_block_efficiencies(
     source: Path, pair: PairSettings, task: str, temperature: float
 ) -> dict[tuple[str, str], float]:
-    """Reads block efficiencies at a task and temperature, by decoder and tree: those that papers
-    print of a pair, or of the published sizes that ``random:`` names, or the rows of a results
-    file. Raises ValueError: there is no such file or pair.
+    """Reads block efficiencies at a task and temperature, by decoder and tree: from the rows of a
+    results file, or from papers' numbers for a pair (or for the published sizes that ``random:``
+    names). Raises UsageError if there is no such file or pair.
     """
     rows: Iterable[dict[str, str]]
     if source == PRINTED:
