@@ -1,14 +1,14 @@
 """``spec-bench report answers``: turns answer files of other harnesses into rows and records of a
 results folder.
 
-Tables, pages, intervals, categories and ``compare`` treat them like ours. The column ``harness``
-tells them from rows that this program measured.
+Tables, pages, intervals, categories and ``compare`` treat these rows like this program's own. The
+column ``harness`` tells them apart.
 
-The files all descend from FastChat's: a JSON line per question with ``question_id``, ``model_id``
-and ``choices``; of ``choices[0]`` each list has an entry per turn. Spec-Bench (Xia et al.,
-arXiv:2401.07851) adds ``category`` and ``accept_lengths``, tokens per target call of all turns in a
-row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, from 0.
-``wall_time`` holds the prefill. Files that ``spec-bench answers`` wrote also say
+All file formats derive from FastChat's: a JSON line per question with ``question_id``, ``model_id``
+and ``choices``; each list in ``choices[0]`` has an entry per turn. Spec-Bench (Xia et al.,
+arXiv:2401.07851) adds ``category`` and ``accept_lengths``, the tokens per target call, of all turns
+in one list; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, from 0.
+``wall_time`` includes the prefill. Files that ``spec-bench answers`` wrote also have
 ``prefill_time`` and ``decode_time``.
 """
 
@@ -36,7 +36,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.tasks.prompt_files import iter_json_lines
 from spec_bench.vocabulary import columns
 
-_FAILED_TURN = "ERROR"  # what these harnesses write for a turn that raised
+_FAILED_TURN = "ERROR"  # text that these harnesses write for a turn that raised
 _REQUEST_NOTE = (
     "token_rate: of whole requests, prefill included, as the harness times it; "
     "speedup: one after the other, not timed in turn"
@@ -55,15 +55,15 @@ _UNCOUNTED_COLUMNS = ("nodes_per_call", "host_overhead")
 class AnswerFile(NamedTuple):
     """The answers of one file, in its order."""
 
-    model: str  # the file's name of it
-    # One per question, for all of its turns. The file lacks the depths of trees: they are the most
-    # tokens that any call accepted, or 0 if the tokens of calls are unknown.
+    model: str  # ``model_id``; several are joined by commas
+    # One per question, for all of its turns. Files have no depths of trees: every step gets the
+    # largest number of tokens that a call accepted, or 0 if tokens per call are unknown.
     generations: list[Generation]
     failed_ids: list[str]  # ids of questions with a failed turn, left out
     has_split_times: bool  # whether prefill and decoding are timed separately
-    # whether the tokens of every target call are known; else they are split evenly
+    # whether the tokens of every target call are known; else a question's are split evenly
     has_tokens_by_call: bool
-    # ids of questions with several choices, which are samples: the first counts
+    # ids of questions with several choices (samples); only the first choice is used
     sampled_ids: list[str]
 
     @property
@@ -73,8 +73,8 @@ class AnswerFile(NamedTuple):
 
 
 def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
-    """Reads a file of JSON lines; ``categories``, by question id, are for lines without one.
-    Raises UsageError, which names the file, the line and the defect.
+    """Reads a file of answers; ``categories``, by question id, are used for lines without a
+    category. Raises UsageError, which names the file, the line and the defect.
     """
     answers = dict[str, Generation]()
     evenly_split = set[str]()
@@ -125,7 +125,9 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
 
 
 def read_categories(path: Path) -> dict[str, str]:
-    """Reads each question's category from a ``question.jsonl``. Raises UsageError: it is none."""
+    """Reads each question's category from a ``question.jsonl``. Raises UsageError if a line lacks a
+    field.
+    """
     try:
         return {
             str(line["question_id"]): str(line["category"])
@@ -136,7 +138,7 @@ def read_categories(path: Path) -> dict[str, str]:
 
 
 def _build_generation(question: str, category: str, choice: AnsweredChoice) -> Generation:
-    """Builds one question's record. Raises UsageError: its tokens or seconds are impossible."""
+    """Builds one question's record. Raises UsageError if its tokens or seconds are impossible."""
     turn_count = len(choice.new_tokens)
     token_count = sum(choice.new_tokens)
     wall_s = sum(choice.wall_time)
@@ -179,7 +181,9 @@ def _build_generation(question: str, category: str, choice: AnsweredChoice) -> G
 
 
 def _split_tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
-    """Returns the tokens of each target call, evenly split if only the number of calls is known."""
+    """Returns the number of tokens of each target call, evenly split if only the number of calls is
+    known. Raises UsageError if that is unknown, too, or impossible.
+    """
     if choice.accept_lengths is not None:
         return choice.accept_lengths
     if choice.idxs is None:
@@ -194,8 +198,8 @@ def _split_tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...
 
 
 def import_answer_files_and_print_speedups(options: Namespace) -> None:
-    """Reads the command line's files and writes the experiment. Raises UsageError: a file is
-    invalid, or two would be the same row.
+    """Reads the command line's files and writes the experiment. Raises UsageError if a file is
+    invalid, or if two would be the same row.
     """
     categories = read_categories(options.questions) if options.questions else None
     answer_files = {path.stem: read_answer_file(path, categories) for path in options.files}
@@ -222,7 +226,7 @@ def import_answer_files_and_print_speedups(options: Namespace) -> None:
 
 
 def _describe_other_model(file: AnswerFile, baseline: AnswerFile) -> str:
-    """Says that a file names its model otherwise than the baseline's; "" if it does not."""
+    """Describes how the model ids of a file and the baseline's differ; "" if they are equal."""
     if file.model == baseline.model:
         return ""
     return (
@@ -236,11 +240,13 @@ def write_experiment_and_get_speedups(
     answer_files: Mapping[str, AnswerFile],
     options: Namespace,
 ) -> dict[str, Any]:
-    """Writes ``results.csv`` and ``records.parquet`` of decoders' files and returns the speed-ups.
+    """Writes ``results.csv`` and ``records.parquet`` from answer files by decoder; returns each
+    decoder's speed-up.
 
-    The baseline's file, if there is one, is the first and called ``ar``. Only questions that all
-    files answer count. ``options`` has what files lack: ``harness``, ``task``, ``temperature`` and
-    ``pair`` ("": the first file's model). Raises UsageError: no question is in all files.
+    The baseline's file, if there is one, comes first and is called ``ar``. Only questions that all
+    files answer are used. ``options`` has values that files lack: ``harness``, ``task``,
+    ``temperature`` and ``pair`` ("": the first file's model). Raises UsageError if no question is
+    in all files.
     """
     first_ids, *other_ids = (
         {a.prompt_id for a in file.generations} for file in answer_files.values()
@@ -276,7 +282,7 @@ def _make_result_row(
     records: CellRecords,
     options: Namespace,
 ) -> dict[str, Any]:
-    """Makes a decoder's row: its settings, and the numbers that can be known of its file."""
+    """Makes a decoder's row: its settings, and the numbers that its file determines."""
     answer_lines = [
         [answer.prompt_id, len(answer.tokens), answer.decode_s] for answer in records.generations
     ]
@@ -309,7 +315,7 @@ def _make_result_row(
             [options.harness, options.task, decoder, file.model, answer_lines]
         ),
         "baseline": "",
-        "engine": ENGINE,  # their times are not an older engine's of ours
+        "engine": ENGINE,  # the times are not of an older engine of this program
         "reason": reason + rate_reason,
     }
     for name, number in summarise(records).row.items():

@@ -1,12 +1,12 @@
 """``spec-bench answers``: writes a run as FastChat's files of answers and questions.
 
-One file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, with one line per question as
-FastChat has it (``fastchat/llm_judge``): its judge reads ``turns``. Besides, ``choices[0]`` has
-what Spec-Bench's scripts read (Xia et al., arXiv:2401.07851): ``decoding_steps``, ``new_tokens``,
-``wall_time`` (prefill included) and ``accept_lengths`` (tokens per target call, all turns in a
-row); and ``prefill_time`` and ``decode_time``, which ``spec-bench report answers`` reads.
-A ``judged`` task also gets ``TASK/question.jsonl``, its questions with the turns of the run. Only
-the runs have token ids, and so texts.
+Writes one file per cell and repeat (``run_1/DECODER-TREE.jsonl``), with one line per question in
+FastChat's format (``fastchat/llm_judge``); its judge reads ``turns``. ``choices[0]`` also has the
+fields that Spec-Bench's scripts read (Xia et al., arXiv:2401.07851): ``decoding_steps``,
+``new_tokens``, ``wall_time`` (prefill included) and ``accept_lengths`` (tokens per target call, of
+all turns in one list); and ``prefill_time`` and ``decode_time``, which ``spec-bench report
+answers`` reads. A ``judged`` task also gets ``TASK/question.jsonl``, its questions with the turns
+of the run. Texts are decoded from the token ids in the runs' folders.
 """
 
 import json
@@ -31,7 +31,7 @@ Row = Mapping[str, str]
 
 def export_answer_files(options: Namespace) -> None:
     """Writes answers and judged questions in FastChat's format, and prints the paths. Raises
-    UsageError: the request cannot be right.
+    UsageError if the table has no complete cell, or if the answers cannot be written.
     """
     table = options.table
     folder = options.out or files.join_path_inside(table.parent, "answers")
@@ -50,9 +50,9 @@ def export_answer_files(options: Namespace) -> None:
 
 
 def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path) -> list[Path]:
-    """Writes one file per cell and repeat, of complete rows and their runs' folders. Raises
-    UsageError: a run has no generations, or they are of other models than its row; or the
-    tokenizer is not there any more that made them.
+    """Writes a file of answers per cell and repeat, for complete rows and their runs' folders;
+    returns the paths. Raises UsageError if a run has no generations, if they are of other models
+    than the row, or if the tokenizer has changed since.
     """
     paths: list[Path] = []
     cells = [[row["decoder"], row["spec"]] for row in rows]
@@ -80,8 +80,8 @@ def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
 def write_judged_questions(
     rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
 ) -> list[Path]:
-    """Writes FastChat's ``question.jsonl`` of each task that is ``judged``. Raises UsageError: the
-    task's data has changed.
+    """Writes FastChat's ``question.jsonl`` of each task that is ``judged``; returns the paths.
+    Raises UsageError if a task's data has changed.
     """
     tasks: dict[str, Mapping[str, Any]] = {}
     asked_ids: dict[str, set[str]] = {}
@@ -119,7 +119,7 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
 
 
 def _require_recorded_tokenizer(run_folder: Path) -> None:
-    """Checks that the tokenizer's files are as they were. Raises UsageError, which names one."""
+    """Raises UsageError, which names the file, if a file of the run's tokenizer has changed."""
     from spec_bench.jobs.config.model_files import find_changed_tokenizer_file
 
     if digests := _read_tokenizer_digests(run_folder):
@@ -132,7 +132,7 @@ def _require_recorded_tokenizer(run_folder: Path) -> None:
 
 
 def _read_tokenizer_digests(run_folder: Path) -> Mapping[str, str]:
-    """Reads the digests of the files that the cell's tokenizer was loaded from; none if unknown."""
+    """Reads the digests of the files from which the tokenizer was loaded; empty if unknown."""
     models = cell_folder.read_models_json(run_folder).get("models") or {}
     digests: Mapping[str, str] = models.get("tokenizer") or models.get("target") or {}
     return digests
@@ -160,7 +160,7 @@ def _iter_answer_lines(
     model: str,
     decode: TokenDecoder,
 ) -> Iterator[dict[str, Any]]:
-    """Yields FastChat's line of each question, its turns in order."""
+    """Yields one line in FastChat's format per question, with its turns in order."""
     questions: dict[str, list[Generation]] = {}
     prompt_ids = {generation.prompt_id for generation in generations}
     for generation in generations:

@@ -1,6 +1,7 @@
-"""Where a number came from: code revision, versions, machine, settings of torch, load and clocks.
+"""Collects where numbers come from: code revision, versions, machine, torch's settings, load,
+clocks.
 
-Knows nothing about cells; the runner stores this with each of them.
+Knows nothing about cells; the runner stores the collected values with each cell.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _PACKAGES = (
 
 
 def collect_provenance() -> dict[str, Any]:
-    """Collects all that identifies code and machine, ready for JSON."""
+    """Collects the values that identify code and machine, ready for JSON."""
     return {
         "spec_bench": spec_bench.__version__,
         "git": read_git_state(Path(spec_bench.__file__).resolve().parent),
@@ -78,7 +79,7 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        # Earlier results are in the tree, and change while a run adds to them.
+        # The tree may contain results, which change while a run adds to them.
         changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)results")
         return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
     except (OSError, subprocess.CalledProcessError):
@@ -86,7 +87,7 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def get_gpu_name_or_device(device: str) -> str:
-    """Returns the GPU's name; for another device torch's name, as ``cpu``."""
+    """Returns the GPU's name; for another device torch's name of it, such as ``cpu``."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
@@ -109,7 +110,7 @@ def read_nvidia_driver_version(path: Path = Path("/sys/module/nvidia/version")) 
         return None
 
 
-# Fields of ``nvidia-smi --query-gpu`` by their names here; megahertz and watts.
+# Fields of ``nvidia-smi --query-gpu`` by their names in the provenance (MHz and watts).
 GPU_FIELDS = {
     "name": "name",
     "uuid": "uuid",
@@ -129,7 +130,7 @@ def read_gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
     """Reads clocks, power limits and modes of the GPUs with these UUIDs from ``nvidia-smi``, in
     this order; GPUs that the driver does not list are left out.
 
-    A field that the driver does not know is None. The list is empty without the program.
+    A field that the driver does not know is None. The list is empty if there is no ``nvidia-smi``.
     """
 
     def parse_cell(name: str, cell: str) -> str | float | None:
@@ -153,8 +154,8 @@ def read_gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def collect_torch_state() -> dict[str, Any]:
-    """Collects torch's threads, devices and switches that change a number or a time: kernels of
-    attention and precision of sums.
+    """Collects torch's threads and devices, and the settings that change a number or a time:
+    attention kernels and the precision of sums.
     """
     import torch
 
@@ -189,11 +190,11 @@ def collect_torch_state() -> dict[str, Any]:
     }
 
 
-# How busy the machine is and how fast it runs, read in well under a millisecond; and the peak
-# memory of the accelerator.
+# The machine's load and clocks, read in well under a millisecond, and the peak memory of the
+# accelerator.
 
 _CPUS = Path("/proc/cpuinfo")
-_READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file takes milliseconds
+_READ_BYTES = 16 * 1024  # some ten processors; on large machines the whole file takes milliseconds
 _CLOCK = b"cpu MHz"
 
 
@@ -201,7 +202,7 @@ class LoadAndClockMonitor:
     """Reads load, clock and waits for cores of a job's machine.
 
     As a context manager it holds NVML open for a job on GPUs: those at ``ordinals`` among the
-    visible ones, or all of them if that is None.
+    visible ones, or all if ``ordinals`` is None.
     """
 
     def __init__(self, device: str, ordinals: Sequence[int] | None = None) -> None:
@@ -209,7 +210,7 @@ class LoadAndClockMonitor:
         self._ordinals = ordinals
         self._nvml: Any = None
         self._handles: list[Any] = []
-        self._excess_wait_s = 0.0  # waits for a core beyond a share of ``BUSY``
+        self._excess_wait_s = 0.0  # waits for a core above the share ``BUSY``, in s
 
     def __enter__(self) -> LoadAndClockMonitor:
         """Opens NVML; without it the clock of a GPU stays unknown."""
@@ -231,17 +232,18 @@ class LoadAndClockMonitor:
             self._handles = []
 
     def begin_window(self) -> None:
-        """Opens a window, outside what is timed."""
+        """Starts a window. To be called outside of the timed code."""
         self._thread_waits_s = read_thread_waits_s()
         self._window_start_s = time.perf_counter()
 
     def end_window(self) -> dict[str, float | None]:
-        """Closes the window, outside what is timed, and returns fields of ``Generation``.
+        """Ends the window and returns fields of ``Generation``. To be called outside of the timed
+        code.
 
-        They are the load average of the last minute, the clock in MHz (of GPUs the mean of their
-        multiprocessors' clocks), the share of the window for which a thread waited for a core (0 if
-        unknown) and the Unix time. An unknown one is None. Warns once if other programs use the
-        cores.
+        The fields are the load average of the last minute, the clock in MHz (of GPUs the mean of
+        their multiprocessors' clocks), the share of the window for which a thread waited for a core
+        (0 if unknown) and the Unix time; load and clock are None if unknown. Warns once if other
+        programs use the cores.
         """
         load = None
         mhz = None
@@ -280,10 +282,10 @@ def warn_once_of_busy_cores() -> None:
 
 
 def read_thread_waits_s() -> dict[str, float]:
-    """Reads the seconds that each thread of this process has waited for a core since it began,
-    from Linux's scheduler; empty on other systems.
+    """Reads from Linux's scheduler the seconds that each thread of this process has waited for a
+    core since it began; empty on other systems.
 
-    Threads wait only for other processes, or if this one has more threads than cores. A load
+    Threads wait only for other processes, or if this process has more threads than cores. A load
     average would count all work of the host, even while cores are free.
     """
     with suppress(OSError):  # a thread may have ended
@@ -317,7 +319,7 @@ class PeakMemoryMonitor:
         self.peak_bytes: int | None = None
 
     def begin(self) -> None:
-        """Opens a window: resets torch's peaks, which hold other cells' ones."""
+        """Starts a window: resets torch's peaks, which may be those of other cells."""
         if self._cuda:
             import torch
 
@@ -325,7 +327,7 @@ class PeakMemoryMonitor:
                 torch.cuda.reset_peak_memory_stats(index)
 
     def end(self) -> None:
-        """Closes the window and keeps its peak, summed over devices, if it is the largest."""
+        """Ends the window; keeps its peak, summed over devices, if it is the largest so far."""
         if self._cuda:
             import torch
 
@@ -335,7 +337,7 @@ class PeakMemoryMonitor:
 
 
 def print_versions(options: object = None) -> None:
-    """Prints the version, the commit of a checkout, and a line a package that changes numbers."""
+    """Prints the version, the commit of a checkout, and each package that can change numbers."""
     state = read_git_state(Path(spec_bench.__file__).parent)
     commit = f" {state['revision'][:12]}{', changed' * state['dirty']}" if state else ""
     lines = [f"spec-bench {spec_bench.__version__}{commit}", f"python {platform.python_version()}"]

@@ -1,11 +1,11 @@
-"""A roofline: the bytes that decoding must move, over the memory's bandwidth.
+"""A roofline: the time that the memory's bandwidth allows for the bytes that decoding must move.
 
-Bound over measured says how much of the decoding time the memory alone explains. Forward passes are
-timed by events on the device, and two events span whatever lies between them: where the host
-launches kernels more slowly than the GPU runs them, the GPU's waiting counts as time inside the
-pass, and the host's share does not show it. The bytes that the passes must move, over the nominal
-bandwidth of the GPU's memory, are time that no implementation can save; the rest of the measured
-time is launches, arithmetic and all else.
+The ratio of bound to measured time is the share of the decoding time that memory traffic alone
+explains. Forward passes are timed by two events on the device, which include idle time between
+them: if the host launches kernels more slowly than the GPU runs them, the GPU's waiting counts as
+time of the pass, and the host's share does not show it. No implementation can save the time of the
+bytes that the passes must move, at the nominal bandwidth of the GPU's memory; the rest of the
+measured time is launches, arithmetic and everything else.
 
 Knows torch's modules and the records; nothing about decoders.
 """
@@ -23,8 +23,8 @@ from torch import nn
 
 from spec_bench.records.types import Generation
 
-# Bytes per second of the memory in the vendor's data sheets, by part of the driver's name: A100
-# 80GB, H100 SXM and H200 SXM; RTX A6000 and L40 are those that two papers measured on.
+# Memory bandwidth in bytes per second from the vendor's data sheets, by part of the driver's name:
+# A100 80GB, H100 SXM, H200 SXM, and RTX A6000 and L40, on which two papers measured.
 NOMINAL = {
     "A100": 2.0e12,
     "H100": 3.35e12,
@@ -35,7 +35,7 @@ NOMINAL = {
 
 
 def look_up_nominal_bytes_per_s(gpu_name: str) -> float | None:
-    """Looks up the bytes per second of a GPU such as ``NVIDIA A100-SXM4-80GB``; None: unknown."""
+    """Looks up the nominal bandwidth of a GPU, by its driver's name for it; None if unknown."""
     words = gpu_name.replace("-", " ").split()
     return next((rate for name, rate in NOMINAL.items() if name in words), None)
 
@@ -44,9 +44,9 @@ def look_up_nominal_bytes_per_s(gpu_name: str) -> float | None:
 class ForwardPassByteCounts:
     """Bytes that one forward pass of a model moves: for every pass, and per token."""
 
-    weight_bytes: int  # parameters that every pass reads in full: all but looked-up tables
-    # A token's rows of embedding tables (tokens, learned positions). A table that is the lm head
-    # too is read in full anyway and counts in ``weight_bytes`` alone.
+    weight_bytes: int  # parameters that every pass reads in full: all except looked-up tables
+    # A token's rows of embedding tables (tokens, learned positions). A table that is also the lm
+    # head is read in full anyway and counts only in ``weight_bytes``.
     lookup_bytes: int
     slot_bytes: int  # a token's keys and values over all layers
     logit_bytes: int  # one position's logits
@@ -77,13 +77,13 @@ def count_pass_bytes(
     context_tokens: float,
     logit_positions: float,
 ) -> float:
-    """Returns the least bytes between memory and chip of a pass over ``new_tokens`` tokens after
-    ``context_tokens`` ones, if it writes the logits of ``logit_positions`` positions.
+    """Computes a lower bound of the bytes between memory and chip in a pass over ``new_tokens``
+    tokens after ``context_tokens`` tokens that writes the logits of ``logit_positions`` positions.
 
-    Counted: every weight read once, but of an embedding table that is not the lm head only the
-    rows looked up; keys and values of the context read, those of the tokens written; logits
-    written. Not counted: activations and masks, which caches can hold, and sampling. Weights that
-    a cache keeps between passes still count, so a model that small can beat its bound.
+    Counted: every weight read once (of an embedding table that is not the lm head only the rows
+    looked up); keys and values read for the context and written for the tokens; logits written. Not
+    counted: activations and masks, which caches can hold, and sampling. Weights that a cache keeps
+    between passes are counted, so a model that small can be faster than its bound.
     """
     token_bytes = (
         new_tokens * (byte_counts.lookup_bytes + byte_counts.slot_bytes)
@@ -100,11 +100,12 @@ def count_decode_bytes(
     head_bytes: float = 0.0,
     batch_size: int = 1,
 ) -> float:
-    """Returns the least bytes that a prompt's target and draft calls move, without prefill.
+    """Computes a lower bound of the bytes that a prompt's target and draft calls move, without
+    prefill.
 
     Draft models run once per level, draft heads are read once per iteration. ``batch_size`` rows
-    share a pass and its reading of the weights; as rows end at different times there are fewer, so
-    this is a lower bound.
+    share one reading of the weights per pass; rows end at different times, so fewer rows share it
+    in fact, and this stays a lower bound.
     """
 
     def count_row_bytes(byte_counts: ForwardPassByteCounts, tokens: int) -> float:
@@ -126,18 +127,18 @@ def compute_bound_over_measured_time(
     generations: Sequence[Generation],
     bytes_per_s: float,
 ) -> float | None:
-    """Returns the seconds that ``moved_bytes`` take at this bandwidth, over the seconds of decoding
-    of all generations; None if nothing was decoded.
+    """Computes the seconds that ``moved_bytes`` take at this bandwidth, divided by the seconds of
+    decoding of all generations; None if nothing was decoded.
     """
     seconds = sum(generation.decode_s for generation in generations)
     return moved_bytes / bytes_per_s / seconds if seconds else None
 
 
 # A job measures its bandwidth on a buffer of its target's size, read repeatedly as decoding reads
-# the weights. Caches hold the buffer as far as they hold the weights, so the bound is right for
-# small models too.
+# the weights. Caches hold as much of the buffer as of the weights, so the bound is right for small
+# models, too.
 
-MAX_BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
+MAX_BLOCK_BYTES = 2**30  # a kernel's 32-bit indices reach all of such a block
 MIN_BUFFER_BYTES = 2**20
 MAX_BUFFER_BYTES = 2**30
 _REPEATS = 5
@@ -145,10 +146,12 @@ _NOISE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def measure_bytes_per_s(model: nn.Module) -> float | None:
-    """Measures bytes per second of the device of a model's first layers, in the model's dtype.
+    """Measures the memory bandwidth, bytes per second, of the device of a model's first layers, in
+    the model's dtype.
 
-    The fastest of a sum, a matrix-vector product and a copy, best of five; None if the buffer does
-    not fit. A process measures each device, dtype, size and number of threads once.
+    It is that of the fastest among a sum, a matrix-vector product and a copy, each repeated five
+    times; None if the model has no weights or the buffer does not fit. A process measures each
+    device, dtype, size and number of threads once.
     """
     weights = list(model.parameters())
     if not weights:
@@ -168,7 +171,9 @@ def _measure_bytes_per_s_once(
     buffer_bytes: int,
     threads: int,
 ) -> float | None:
-    """Measures the bandwidth; ``threads`` is only a key of the cache."""
+    """Measures the bandwidth, bytes per second; None if the buffer does not fit. ``threads`` is
+    only a key of the cache.
+    """
     if 2 * buffer_bytes > get_free_bytes(device):
         return None
 
@@ -183,14 +188,14 @@ def _measure_bytes_per_s_once(
 
 
 def get_free_bytes(device: torch.device) -> int:
-    """Returns the memory that can be allocated on the device now; on a CPU, its free pages."""
+    """Returns the bytes that can be allocated on the device now; on a CPU its free pages."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class KernelTime(NamedTuple):
-    """How long a kernel took to stream a buffer."""
+    """Bytes that a kernel streamed, and its time."""
 
     moved_bytes: int
     seconds: float
@@ -203,7 +208,7 @@ def time_fastest_kernel(
     repeats: int,
     now_s: Callable[[], float],
 ) -> KernelTime:
-    """Times a sum, a matrix-vector product (as in decoding) and a copy of one half over the other
+    """Times a sum, a matrix-vector product (as in decoding) and a copy of one half over the other,
     on a buffer of normal noise; returns the buffer's bytes and the shortest time.
     """
     columns = 4096
