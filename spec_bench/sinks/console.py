@@ -43,7 +43,9 @@ _LOG_LINE_OPTIONS: dict[str, Any] = {  # a line a minute
 
 
 class _LogLineProgress(tqdm):
-    """Prints progress as lines of a log, without the blanks and returns that redraw a bar."""
+    """Progress bar that prints log lines, without the blanks and carriage returns that redraw a
+    bar.
+    """
 
     @staticmethod
     def status_printer(file: Any) -> Any:
@@ -62,7 +64,7 @@ class _RunningSums(NamedTuple):
     seconds: float = 0.0
 
     def with_generations(self, generations: Iterable[Generation]) -> _RunningSums:
-        """Adds more generations."""
+        """Returns the sums with more generations added."""
         calls, tokens, seconds = self
         for generation in generations:
             calls += len(generation.steps)
@@ -72,7 +74,7 @@ class _RunningSums(NamedTuple):
 
 
 class ProgressBar:
-    """Progress bar over prompts x cells with the running numbers of the current cell."""
+    """Progress bar over prompts x cells, with the current cell's running numbers."""
 
     def __init__(self, total: int, enabled: bool) -> None:
         options = {
@@ -115,7 +117,7 @@ class ProgressBar:
         self._bar.update(0)
 
     def finish_batch(self, prompt_count: int, generations: Iterable[Generation] = ()) -> None:
-        """Ends the batch, with the number of its prompts and what they generated."""
+        """Ends the batch; adds its number of prompts and its generations to the sums."""
         self._sums[self._cell] = self._sums_before_batch.with_generations(generations)
         self._bar.update(prompt_count)
 
@@ -209,7 +211,7 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     ends = accumulate(widths, initial=max(len("  ".join(title)) for title in titles))
     fit_count = sum(end <= width for end in ends) - 1
     fit_count = max(fit_count, sum(name in _SHOWN_COLUMNS for name in names))
-    # one ROUGE
+    # one score per prefix, such as one ROUGE
     score_by_prefix = {name[:4]: name for name in reversed(scores) if name != "perplexity"}
     hidden_scores = [name for name in reversed(score_by_prefix.values()) if name not in names]
     left_out = ", ".join(heads[name] for name in [*names[fit_count:], *hidden_scores])
@@ -232,7 +234,9 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
 
 
 def _group_and_keep_fastest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Groups rows by task and setting; of too many it keeps the fastest of each group."""
+    """Groups rows by pair, task and setting; if there are too many, keeps the fastest of each
+    group.
+    """
     groups = group_by_key((tuple(row[name] for name in _SWEPT_COLUMNS), row) for row in rows)
     if len(rows) > _MAX_ROWS:
         max_rows = max(1, _MAX_ROWS // len(groups))
@@ -256,6 +260,6 @@ def _format_cell(row: Mapping[str, Any], name: str, has_interval: bool) -> str:
     value, low, high = (row.get(f"{name}{end}") for end in ("", *columns.ENDS))
     if not isinstance(value, float):
         return "" if value is None else str(value)
-    if not has_interval or (low and high and high - low < 1e-9):  # plain decoding is 1 times itself
+    if not has_interval or (low and high and high - low < 1e-9):  # plain decoding's own speed-up
         low = high = None
     return format_interval(value, low, high, f".{0 if abs(value) >= 100 else 2}f")

@@ -1,8 +1,8 @@
 """An experiment's table: converts a cell's result to a flat row and back, writes the CSV of rows,
 and finds the rows of a past state.
 
-Only here the types of ``records`` become text: names joined by commas, ``true`` or ``false``,
-reasons in one line. The CSV is rewritten as a whole, so that a reader sees all of it or none.
+Only this module converts the types of ``records`` to text: names joined by commas, ``true`` or
+``false``, reasons in one line. The CSV is replaced atomically, so that a reader sees a whole file.
 """
 
 import logging
@@ -59,7 +59,7 @@ _NOT_VARIED = (
     "machine",
     "attention",
 )
-_RARE_COLUMNS = ("code_digest",)  # only in files with a row that has one
+_RARE_COLUMNS = ("code_digest",)  # written only if a row has a value
 _PAST_MODELS_MARK = "-of-"  # between a run id and the digest of its past models
 
 
@@ -75,7 +75,7 @@ def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
 
 @cache
 def _get_fact_types() -> dict[str, Any]:
-    return get_type_hints(CellFacts)  # a folder has thousands of cells
+    return get_type_hints(CellFacts)  # cached, as a folder has thousands of cells
 
 
 def parse_facts(labels: Row) -> CellFacts:
@@ -109,7 +109,7 @@ def _unflatten_value(annotation: Any, value: Any) -> Any:
 
 
 def result_to_row(result: CellResult) -> dict[str, Any]:
-    """Converts a result to a row of the table; a failed cell is not even lossless."""
+    """Converts a result to a row of the table; ``lossless`` is "" for a failed cell."""
     row = {
         **flatten_facts(result.facts),
         "lossless": result.lossless or "",
@@ -148,7 +148,9 @@ def result_from_json(content: Row) -> CellResult:
 
 
 def build_past_models_id(row: Row) -> str:
-    """Builds the id of a row whose models' files have changed since; "" if it has no digests."""
+    """Builds the id under which a row is kept after its models' files have changed: the run id with
+    a hash of the row's digests; "" if the row has no digests.
+    """
     digests = [_flatten_and_redact(row.get(name)) for name in DIGEST_COLUMNS]
     digests += [row["code_digest"]] if row.get("code_digest") else []
     return f"{row['run_id']}{_PAST_MODELS_MARK}{files.hash_json(digests, 8)}" if digests[0] else ""
@@ -160,12 +162,16 @@ def strip_past_models_suffix(run_id: str) -> str:
 
 
 def read_results_rows(path: Path) -> list[dict[str, str]]:
-    """Reads a results file's rows as text; none if it is missing. Raises UsageError: it is none."""
+    """Reads the rows of a results file as text; empty if there is no file. Raises UsageError if it
+    is no results file.
+    """
     return files.read_csv(path, REQUIRED_COLUMNS)
 
 
 def write_results_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Writes rows with all known columns, then others; returns the full rows."""
+    """Writes rows with all known columns, then the rows' other columns. Returns the rows with a
+    value, or "", for every column.
+    """
     names = columns.order_column_names(
         [*columns.define_all_column_names(), *(name for row in rows for name in row)]
     )
@@ -188,19 +194,20 @@ def merge_results_csv(
 
     A new row replaces the row with its run id; merging twice changes nothing. There is no lock: a
     caller that writes at the same time as others must check again (``jobs.store.experiment``). Rows
-    of a past state move to the archive next to the file, and back with their state. Screened rows
-    of a search go to a file of their own, without intervals.
+    of a past state move to the archive next to the file, and back when their state returns.
+    Screened rows of a search are written to a separate file, without intervals.
 
-    ``order`` lists run ids; earlier rows that it lacks keep their places before all others, new
-    ones follow. ``end_times`` tells past states from the present one: run id -> Unix seconds when
-    its last job ended; so does ``job_end_times``: run id -> the same by its jobs' places in sweeps.
+    ``order`` lists run ids. Earlier rows that it lacks come first, in their old order; then rows in
+    ``order``; then other new rows. ``end_times``, run id -> Unix seconds when the cell's last job
+    ended, and ``job_end_times``, run id -> the same by the jobs' places in sweeps, distinguish past
+    states from the present one.
     """
     screening_path = files.get_screening_path(path)
     earlier_rows = (*read_results_rows(screening_path), *read_results_rows(path))
     rows: dict[str, Row] = {row["run_id"]: row for row in earlier_rows}
     ordered_ids = dict.fromkeys(order)
     new_by_id = {str(row["run_id"]): row for row in new_rows}
-    for row in earlier_rows:  # rename those of other models than the cell's now
+    for row in earlier_rows:  # rename rows of other models than the cell has now
         row_past_id = build_past_models_id(row)
         new_past_id = build_past_models_id(new_by_id.get(row["run_id"], row))
         if row_past_id in new_by_id or (row_past_id and new_past_id not in ("", row_past_id)):
@@ -221,7 +228,9 @@ def merge_results_csv(
 
 
 def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Writes screened rows: columns that tell cells apart, and some numbers in five digits."""
+    """Writes screened rows: the columns that identify cells, and some numbers, rounded to 5
+    significant digits.
+    """
     shown_names = {
         *columns.list_column_names_of_kind("identity", "setting", "state", "score"),
         *_SCREENED_COLUMNS,
@@ -240,7 +249,9 @@ def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
-    """Adds past rows to the archive next to a results file, each once."""
+    """Adds past rows to the archive next to a results file, each once; removes rows that are
+    present.
+    """
     present_ids = {
         name for row in present_rows for name in (row["run_id"], build_past_models_id(row))
     }
@@ -264,17 +275,17 @@ def find_superseded_ids(
     end_times: Mapping[str, float],
     job_end_times: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
 ) -> set[str]:
-    """Returns the run ids of an experiment's rows that a newer row replaces.
+    """Finds the run ids of an experiment's rows that a newer row replaces.
 
-    A changed checkpoint, data set or engine makes new cells under equal labels, which would be two
-    answers to one question. A newer row replaces an older one if all labels agree (pair, models,
+    A changed checkpoint, data set or engine makes new cells with equal labels, which would be two
+    answers to one question. A newer row replaces an older row if all labels agree (pair, models,
     task, decoder, spec, and all settings that a user varies on purpose, such as temperature, batch
-    size, seed or dtype) and the number of prompts too, but one of ``STATE_COLUMNS`` differs, or a
-    later job of the same place in its sweep made it: then a file that no column tells of has
-    changed, as a chat template. A failed row replaces none. ``end_times`` maps run ids to the Unix
-    seconds when a cell's last job ended; a row that it lacks is older. ``job_end_times`` maps them
-    to the same by the jobs' places. Of a decoder with another package's code only rows of its
-    latest code stay, on any number of prompts.
+    size, seed or dtype) and the number of prompts too, and if one of ``STATE_COLUMNS`` differs or a
+    later job at the same place of its sweep made the newer row; in the latter case a file without a
+    column has changed, such as a chat template. A failed row replaces no row. ``end_times`` maps
+    run ids to the Unix seconds when a cell's last job ended; a row that it lacks is older.
+    ``job_end_times`` maps run ids to these seconds by the jobs' places. For a decoder with another
+    package's code, only rows of the latest code stay, whatever their number of prompts.
     """
     labels_and_settings = columns.list_column_names_of_kind("identity", "setting")
     names = [name for name in labels_and_settings if name not in _NOT_VARIED]
@@ -317,6 +328,6 @@ def find_superseded_ids(
 
 
 def _get_csv_text(row: Row, name: str) -> str:
-    """Returns a value as a CSV has it."""
+    """Returns a value as text, as the CSV has it."""
     value = row.get(name)
     return "" if value is None else str(value)

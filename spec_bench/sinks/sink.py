@@ -1,11 +1,11 @@
-"""Sinks, which get a job's results once these are on disk; and the config group ``sink``.
+"""Sinks, which receive a job's results after they are on disk, and the config group ``sink``.
 
     @sink("mail")
     def build_mail(config, folder):
         return Mail(config["to"])
 
-``build_mail`` gets the config's ``sink.mail``; another package names the module as an entry point
-of ``spec_bench.sinks``. The CSV, the progress bar and the table on the terminal are no sinks in
+``build_mail`` gets the config's ``sink.mail``. Another package declares the module as an entry
+point of ``spec_bench.sinks``. The CSV, the progress bar and the terminal's table are no sinks in
 this sense.
 """
 
@@ -31,13 +31,13 @@ class LoggedCell:
     """Results of one cell, as sinks log them."""
 
     result: CellResult
-    settings: Mapping[str, Any]  # the resolved ones, whose hash is the run id
-    # in the order of decoding; of a failed cell as far as it came
+    settings: Mapping[str, Any]  # resolved settings; their hash is the run id
+    # in the order of decoding; of a failed cell those before the failure
     generations: Sequence[Generation] = field(repr=False)
-    folder: Path  # the cell's own, which also has the notes of what was logged
+    folder: Path  # the cell's folder, also for notes of what was logged
     # commit, versions and machine, see ``measure.provenance``
     origin: Mapping[str, Any] = field(default_factory=dict)
-    # score -> prompt id -> the answer's own score
+    # score -> prompt id -> value for that answer
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)
 
 
@@ -45,7 +45,7 @@ class Sink(Protocol):
     """Interface of a sink."""
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Logs results, or a whole table's rows; warns if it cannot send them."""
+        """Logs results of cells and the rows of a whole table; warns if it cannot send them."""
         ...
 
 
@@ -95,7 +95,7 @@ class SinkSettings:
 
 
 def parse_sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
-    """Parses the config group ``sink``. Raises UsageError: an unknown sink, or a wrong value."""
+    """Parses the config group ``sink``. Raises UsageError for an unknown sink or a wrong value."""
     if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
         return (
             config
@@ -109,7 +109,7 @@ def parse_sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSetting
 
 
 def build_sinks(settings: SinkSettings, folder: Path) -> list[Sink]:
-    """Builds the sinks that are on. Raises UsageError: wrong settings."""
+    """Builds the sinks that are on. Raises UsageError if their settings are wrong."""
     settings_by_name = {"wandb": settings.wandb, **settings.more}
     sinks = [sink[name](value, folder) for name, value in settings_by_name.items()]
     return [built_sink for built_sink in sinks if built_sink is not None]

@@ -1,14 +1,13 @@
 """Weights & Biases: one run per cell and one with the results table. Off by default.
 
-Offline runs need no account and no network: they lie below ``results/<name>/wandb`` and
-``wandb sync`` uploads them. A cell that failed and was run again continues its W&B run: online
-under the same id, offline in a second folder with the same id, whose steps go on where the first
-folder's ended; ``wandb sync`` sends the folders of one id in the order of their start.
+Offline runs need no account and no network: they are below ``results/<name>/wandb``, and ``wandb
+sync`` uploads them. A cell that failed and was run again continues its W&B run: online under the
+same id; offline in a second folder with the same id, where the steps continue those of the first
+folder. ``wandb sync`` sends the folders of one id in the order of their start.
 
-``wandb.json`` next to the records notes what was logged, so that nothing is logged twice. A note
-belongs to one run in one project and mode: results that were logged offline are logged again when
-they are sent online, and a cell that two experiments of one project share is logged once, in the
-group of the first.
+``wandb.json`` next to the records notes what was logged, so that nothing is logged twice. A note is
+for one run in one project and mode: results that were logged offline are logged again online, and a
+cell that two experiments of one project share is logged once, in the group of the first experiment.
 
 Knows records and W&B; imports W&B only when it is used.
 """
@@ -119,7 +118,9 @@ def _log_wandb_errors(hint: str = "") -> Iterator[None]:
 
 
 def log_cell(sink: WandbSink, cell: LoggedCell) -> None:
-    """Logs a cell: a history line per prompt, and its metrics as summary; a complete one once."""
+    """Logs a cell: a history line per prompt, and its metrics as summary. Logs a complete cell
+    once.
+    """
     result = cell.result
     facts = cell.result.facts
     row = result_to_row(cell.result)
@@ -148,7 +149,7 @@ def log_cell(sink: WandbSink, cell: LoggedCell) -> None:
 
 
 def log_table(sink: WandbSink, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Logs the results table of one experiment, pair and task; the same table once."""
+    """Logs the results table of one experiment, pair and task. Logs an unchanged table once."""
     import wandb
 
     pair = str(rows[0]["pair"])
@@ -220,9 +221,10 @@ def open_wandb_run(
     config: Mapping[str, Any],
     has_failed: bool = False,
 ) -> Iterator[Any]:
-    """Opens a W&B run of our own; another one that the process has open goes on.
+    """Opens a new W&B run; a run that the process already has open stays open.
 
-    ``note`` has its id and its last start; it now starts after that, whatever the clock says.
+    ``note`` has the run's id and its last start; the new start is later than that, whatever the
+    clock says.
     """
     import wandb
 
@@ -267,7 +269,7 @@ def open_wandb_run(
 
 @contextmanager
 def _open_note(sink: WandbSink, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
-    """Opens the note of what W&B has of a run (``content``, ``steps``) and saves changes to it."""
+    """Yields the note of what was logged of a run (``content``, ``steps``); saves its changes."""
     folder.mkdir(parents=True, exist_ok=True)
     with files.open_regular_file(folder / ".wandb.lock") as lock:
         files.lock_file(lock, may_wait=True)
@@ -291,7 +293,7 @@ def _open_note(sink: WandbSink, folder: Path, run_id: str) -> Iterator[dict[str,
 
 
 def build_history_lines(cell: LoggedCell) -> list[dict[str, Any]]:
-    """Builds a cell's history: one line per prompt, stamped with the end of its batch."""
+    """Builds a cell's history: one line per prompt, with the end of its batch as timestamp."""
     lines = []
     total_calls = 0
     emitted_tokens = 0

@@ -1,4 +1,4 @@
-"""What went wrong: a request that cannot be met, or a fault of this program."""
+"""Errors: requests that cannot be met, and faults of this program."""
 
 import sys
 import traceback
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 class UsageError(ValueError):
-    """What was asked for, or a file that it names, cannot be right.
+    """A request, or a file that it names, is wrong.
 
-    The message is one line that names the value and the choices. A command prints it alone and ends
-    with status 2; any other error is a fault of this program and keeps its traceback.
+    The message is one line that names the value and the choices. A command prints only that line
+    and ends with status 2; any other error is a fault of this program and keeps its traceback.
     """
 
 
-# What CUDA says once and then of every call: no later cell of the process can decode.
+# Parts of CUDA's messages after which every call fails: no later cell of the process can decode.
 _DEVICE_LOST = (
     "device-side assert",
     "hardware exception",
@@ -28,11 +28,11 @@ _DEVICE_LOST = (
 
 
 class DeviceLostError(UsageError):
-    """A GPU failed in a way that takes it from this process."""
+    """A GPU failed so that this process can no longer use it."""
 
 
 def raise_if_device_lost(error: Exception) -> None:
-    """Raises a DeviceLostError if an error has taken the GPU from this process."""
+    """Raises DeviceLostError if an error means that this process can no longer use the GPU."""
     text = str(error)
     if isinstance(error, DeviceLostError):
         raise error
@@ -55,8 +55,8 @@ def note_records_in_errors(results: Path, resume_hint: str) -> Iterator[None]:
 
 
 def print_fault(error: Exception, program: str, hint: str) -> int:
-    """Prints the traceback of a fault of this program, and a last line, the ``hint`` or the
-    error's own note on it; returns the status, 1.
+    """Prints the traceback of a fault of this program, then a line with the error's note, or else
+    the ``hint``; returns the exit status, 1.
     """
     notes = error.__dict__.pop("__notes__", [hint])
     traceback.print_exception(error)

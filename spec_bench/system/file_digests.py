@@ -1,9 +1,9 @@
-"""What identifies a file: a digest of all of its bytes, which are read once.
+"""Computes digests that identify files by all of their bytes, which are read once.
 
-Its size, its times, its number and its device tell whether a file still is the one that was read.
-The digest of a large one is kept with these below the cache folder, for all processes. One that was
-written within the last seconds is read again: the next write may leave the same times. Knows
-nothing about what is in a file.
+A file counts as unchanged if its size, times, inode number and device are the same. The digest of a
+large file is cached with these values below the cache folder, for all processes. A file written
+within the last seconds is read again, because the next write may leave the same times. Knows
+nothing about the contents of files.
 """
 
 import json
@@ -17,15 +17,15 @@ from pathlib import Path
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
-SETTLED_S = 10.0  # since a file was written; times of file systems are no finer than two seconds
+SETTLED_S = 10.0  # since a file was written; file systems may round times to two seconds
 _MIN_CACHED_BYTES = 1 << 20  # smaller files are read again by every process
-_MIN_LOGGED_BYTES = 1 << 30  # reading so much takes seconds, which a line explains
+_MIN_LOGGED_BYTES = 1 << 30  # reading larger files takes seconds, so it is logged
 _digests: dict[str, str] = {}  # by the file's state
 
 
 def hash_file_with_cache(path: Path) -> str:
-    """Returns the SHA-256 of a file's bytes, in hex, from memory where the file has not changed.
-    Raises OSError: it cannot be read, or is no file.
+    """Returns the SHA-256 of a file's bytes, in hex; reads the file only if it is new or changed.
+    Raises OSError if it cannot be read or is no regular file.
     """
     old_stat = os.stat(path)
     if not stat.S_ISREG(old_stat.st_mode):  # opening a pipe would wait for ever
@@ -47,7 +47,7 @@ def hash_file_with_cache(path: Path) -> str:
     if _format_file_state(new_stat) == state and write_time < time.time() - SETTLED_S:
         _digests[state] = digest
         if large:
-            with suppress(OSError):  # without a memory it is read again
+            with suppress(OSError):  # without a cache the file is read again
                 content = {
                     "state": state,
                     "sha256": digest,
@@ -69,7 +69,7 @@ def _read_cached_digest(cache_file: Path, state: str) -> str:
 
 
 def _format_file_state(facts: os.stat_result) -> str:
-    """Formats what changes whenever a file is written or another one takes its place."""
+    """Formats the values that change whenever a file is written or replaced."""
     times = f"{facts.st_mtime_ns} {facts.st_ctime_ns}"
     return f"{facts.st_size} {times} {facts.st_ino} {facts.st_dev}"
 

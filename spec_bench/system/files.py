@@ -1,4 +1,4 @@
-"""What a file system refuses, in one line that names the file; knows nothing of its content."""
+"""Files, locks and digests. Errors of writing are one line that names the file."""
 
 import csv
 import errno
@@ -42,14 +42,14 @@ WRITE_ERRNOS = (
     errno.ENOTEMPTY,
     errno.ESTALE,
 )
-_FILE_ERRNOS = (*WRITE_ERRNOS, errno.ENOENT)  # of a file that is written
-_WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
+_FILE_ERRNOS = (*WRITE_ERRNOS, errno.ENOENT)  # errors of a file that is written
+_WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # in safetensors' messages
 
 
 @contextmanager
 def write_errors_naming(path: Path, partial_path: Path | None = None) -> Iterator[None]:
-    """Re-raises errors of writing in the block as FileWriteError with the final path, also those of
-    ``partial_path``. It has the system's number and reason.
+    """Re-raises errors of writing ``path`` or ``partial_path`` in the block as FileWriteError, with
+    the final path and the system's number and reason.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def explain_write_error(error: OSError) -> str | None:
 
 
 def _find_write_errno(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
-    """Finds the system's number of a failed write in an error or its causes; None without one."""
+    """Finds the system's number of a failed write in an error or its causes; None without any."""
     while error is not None:
         if isinstance(error, OSError):
             filename = None if error.filename is None else str(error.filename)
@@ -88,17 +88,17 @@ def _find_write_errno(error: BaseException | None, names: tuple[str | None, ...]
 
 
 log = logging.getLogger(__name__)
-# What a file system answers that has no locks: Lustre without its option, some network folders.
+# Errors of file systems without locks: Lustre without its option, some network folders.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _lock_warnings: list[bool] = []
 
 
 def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
     """Locks an open file, or a descriptor, until it is closed; returns whether it is locked. With
-    ``may_wait`` it waits until another process unlocks it.
+    ``may_wait`` it waits until another process unlocks the file.
 
-    Where the file system has no locks it warns once and returns True: processes that
-    work in one folder at the same time are then the user's to keep apart.
+    On a file system without locks it warns once and returns True; the user must then keep processes
+    from working in one folder at the same time.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if may_wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,12 +117,12 @@ def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
     return True
 
 
-# Where the files of an experiment lie, how they are written, and what a digest is.
+# Paths of an experiment's files, how files are written, and digests.
 #
-# `<results>/<name>/results.csv` is an experiment's table, `records.parquet` beside it what its
-# cells measured prompt by prompt. `<results>/runs/<run_id>/` is what one cell left: its settings,
-# provenance, records and result. Everything is written beside its place first and renamed there, so
-# that a reader, or a rerun after a kill, sees all of a file or none. Knows the file system only.
+# `<results>/<name>/results.csv` is an experiment's table; `records.parquet` in the same folder has
+# the measurements of its cells by prompt. `<results>/runs/<run_id>/` has the files of one cell:
+# settings, provenance, records and result. A file is written under another name and then renamed,
+# so that a reader, or a rerun after a kill, sees a whole file or none. Knows the file system only.
 
 
 RUNS = "runs"
@@ -135,7 +135,7 @@ RETIMED = "retimed-*.jsonl"  # with a session's name
 CELL = "cell.json"
 MODELS = "models.json"
 TRACE = "trace.txt"
-ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
+ON_GPU = "engine=cuda"  # in printed commands for pairs that are not embedded
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
 _FORMULA_STARTS = "'=+-@\t\r"
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -143,8 +143,8 @@ _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def get_data_folder(name: str) -> Path:
-    """Finds a folder of data: in the package for a wheel, beside it in a checkout. Raises
-    ValueError: the installation carries none.
+    """Finds a folder of data: in the package of a wheel, next to the package in a checkout. Raises
+    UsageError if the installation has no such folder.
     """
     package = Path(spec_bench.__file__).resolve().parent
     for folder in (package / name, package.parent / name):
@@ -154,8 +154,8 @@ def get_data_folder(name: str) -> Path:
 
 
 def join_path_inside(folder: Path, name: str) -> Path:
-    """Joins a folder and a name, which somebody else may have given. Raises
-    ValueError: it leads out of the folder, also by a link.
+    """Joins a folder and a name that may come from others. Raises UsageError if the path leads out
+    of the folder, directly or by a link.
     """
     path = folder / name
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
@@ -164,8 +164,8 @@ def join_path_inside(folder: Path, name: str) -> Path:
 
 
 def open_regular_file(path: Path, mode: str = "a") -> Any:
-    """Opens a file to write into. Raises OSError: it is a link, which may lead to anything, or a
-    pipe, which would be waited for.
+    """Opens a file for writing. Raises OSError if it is a link, which may lead anywhere, or a pipe,
+    which would block.
     """
 
     def open_no_link(name: str, flags: int) -> int:
@@ -182,27 +182,31 @@ def get_cache_folder() -> Path:
 
 
 def get_results_file(results: Path, experiment: str) -> Path:
-    """Returns the path of an experiment's table. Raises ValueError: it is not below the results."""
+    """Returns the path of an experiment's table. Raises UsageError if the name leads out of the
+    results folder.
+    """
     return join_path_inside(results, experiment) / RESULTS
 
 
 def get_archive_path(table: Path) -> Path:
-    """Returns the path of the archive of rows of past states; no report reads it."""
+    """Returns the path of the archive, which has rows of past states and is read by no report."""
     return table.with_name(ARCHIVE)
 
 
 def get_screening_path(table: Path) -> Path:
-    """Returns the path of a search's screening rows: numbers without intervals."""
+    """Returns the path of a search's screening rows, which have numbers without intervals."""
     return table.with_name(SCREENING)
 
 
 def get_records_file(table: Path) -> Path:
-    """Returns the path of an experiment's records: numbers by cell and prompt."""
+    """Returns the path of an experiment's records, which have numbers by cell and prompt."""
     return table.with_name(RECORDS)
 
 
 def make_missing_rows_error(message: str, results: Path) -> ValueError:
-    """Makes the error of rows that are not below a folder; it says if a job was stopped there."""
+    """Makes the error for missing rows: ``message``, with a hint if a job below ``results`` was
+    stopped before it wrote them.
+    """
     has_tables = any(results.glob(f"*/{RESULTS}"))
     has_answers = not has_tables and any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
     hint = "; a job was stopped before its rows were whole: the same command goes on"
@@ -210,14 +214,14 @@ def make_missing_rows_error(message: str, results: Path) -> ValueError:
 
 
 def get_run_folder(results: Path, run_id: str) -> Path:
-    """Returns the folder of a run's records. Raises ValueError: the id is a path."""
+    """Returns the folder of a run's records. Raises UsageError if the id is no folder's name."""
     if run_id in ("", "..") or Path(run_id).name != run_id:
         raise UsageError(f"run_id is {run_id!r}, which is no folder's name")
     return results / RUNS / run_id
 
 
 def find_retimed_paths(run_folder: Path) -> list[Path]:
-    """Lists the files of later sessions in which a baseline's run was timed again."""
+    """Lists the files of later sessions that timed a baseline's run again."""
     return [run_folder / name for name in sorted(glob(RETIMED, root_dir=run_folder))]
 
 
@@ -227,20 +231,25 @@ def get_jobs_folder(results: Path, experiment: str) -> Path:
 
 
 def get_training_folder_of_heads(heads_folder: Path) -> str | None:
-    """Returns the training whose heads lie in ``results/train/<name>/heads``; None elsewhere."""
+    """Returns the name of the training of heads in ``results/train/<name>/heads``; None for heads
+    in other folders.
+    """
     ours = heads_folder == Path("results", "train", heads_folder.parent.name, "heads")
     return heads_folder.parent.name if ours else None
 
 
 def format_own_command(*words: object, results: object = "results") -> str:
-    """Formats a command of this program for a shell, with its results folder if not usual."""
+    """Formats a command of this program for a shell, with ``--results`` if the results folder is
+    not the default.
+    """
     options = ["--results", results] * (str(results) != "results")
     return shlex.join(map(str, ["spec-bench", *words, *options]))
 
 
 def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
-    """Formats the command that trains the heads of a pair, ``pair=NAME``, to where it looks for
-    them. A name that ends in ``_blocks4`` is of four residual blocks.
+    """Formats the command that trains heads for a pair, ``pair=NAME``, and writes them to the
+    folder in which the pair looks for them. A name that ends in ``_blocks4`` means four residual
+    blocks.
     """
     blocks = name.rpartition("_blocks")[2]
     size = f" head.blocks={blocks}" if blocks != name else ""
@@ -250,8 +259,8 @@ def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True
 
 
 def get_results_folder(table: Path) -> Path:
-    """Returns the results folder that an experiment's table lies in. Raises ValueError: the
-    experiment's folder is a link out of it.
+    """Returns the results folder of an experiment's table. Raises UsageError if the experiment's
+    folder is a link out of it.
     """
     folder = Path(os.path.abspath(table)).parent
     join_path_inside(folder.parent, folder.name)
@@ -266,20 +275,20 @@ def list_results_files(results: Path) -> list[Path]:
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[Path]:
-    """Yields a path to write to, which replaces ``path`` when the block ends well.
+    """Yields a path to write to, which replaces ``path`` when the block ends without an error.
 
-    Makes the folder. After an exception the old file stays and the new one is removed; the leftover
-    of a killed writer is removed by the next one.
+    Creates the folder. After an exception the old file stays and the new one is removed. The files
+    that killed writers left behind are removed by the next writer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_file():  # nothing takes a device's place, or a folder's
+    if path.exists() and not path.is_file():  # a device or folder is not replaced
         raise FileExistsError(errno.EEXIST, "no file is there", str(path))
     # Not the process id: processes of two machines may write to one shared folder.
     start = f".{path.name[:40]}."
     partial = path.with_name(f"{start}{uuid4().hex}.tmp")
     try:
         for leftover in path.parent.glob(f"{escape(start)}*.tmp"):
-            # An OSError: a writer at work has locked it, or it is gone.
+            # OSError: an active writer has locked the file, or it is gone.
             with suppress(OSError), open_regular_file(leftover) as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 leftover.unlink()
@@ -290,13 +299,13 @@ def atomic_replace(path: Path) -> Iterator[Path]:
                 os.fsync(stream.fileno())
             os.replace(partial, path)
     finally:
-        with suppress(OSError):  # a read-only file system refuses that too
+        with suppress(OSError):  # read-only file systems refuse that, too
             partial.unlink()
 
 
 def move_aside(path: Path, copy: bool = False) -> Path:
-    """Renames a file that cannot be used to ``NAME.bad-1`` beside it; returns the new path. With
-    ``copy`` the file also stays, for what is about to take its place.
+    """Renames an unusable file to ``NAME.bad-1``, or the next free number; returns the new path.
+    With ``copy`` the file also stays until the caller replaces it.
     """
     candidates = (path.with_name(f"{path.name}.bad-{number}") for number in count(1))
     aside = next(candidate for candidate in candidates if not os.path.lexists(candidate))
@@ -308,8 +317,8 @@ def move_aside(path: Path, copy: bool = False) -> Path:
 
 
 def require_writable(folder: Path) -> None:
-    """Writes a small file where a folder is, or will be made, and removes it again. Raises
-    ValueError: nothing can be written there; the message names the folder and says why.
+    """Checks that a small file can be written to a folder, or where the folder will be created.
+    Raises UsageError if not, with the folder and the reason.
     """
     upwards = (folder, *folder.parents)
     if blockers := [
@@ -319,7 +328,7 @@ def require_writable(folder: Path) -> None:
     existing_folder = next(place for place in upwards if os.path.isdir(place))
     try:
         for place in (folder, *(existing_folder / name for name in folder.parts)):
-            with suppress(FileNotFoundError):  # what is not there yet may be too long a name
+            with suppress(FileNotFoundError):  # other errors count, such as too long a name
                 place.lstat()
         with TemporaryFile(dir=existing_folder) as probe:
             probe.write(bytes(4096))
@@ -330,8 +339,8 @@ def require_writable(folder: Path) -> None:
 
 
 def read_folder_clock_s(folder: Path) -> float:
-    """Returns seconds since the epoch by the clock of a folder's file system, which machines that
-    share the folder have in common; by this machine's where nothing can be written there.
+    """Returns the Unix time in seconds by the clock of a folder's file system, which is the same
+    for all machines that share the folder; by this machine's clock if the folder is not writable.
     """
     try:
         with TemporaryFile(dir=folder) as probe:
@@ -341,26 +350,26 @@ def read_folder_clock_s(folder: Path) -> float:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file as a whole."""
+    """Writes a file atomically."""
     with atomic_replace(path) as partial:
         partial.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file as a whole, in UTF-8."""
+    """Writes a text file atomically, in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file as a whole, with the keys in its texts hidden."""
+    """Writes a JSON file atomically, with keys and passwords redacted."""
     write_text(path, json.dumps(redact_values(value), indent=1) + "\n")
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Writes a CSV as a whole; a value that a row does not have is empty.
+    """Writes a CSV atomically; values that a row lacks are empty.
 
-    Texts that a spreadsheet would take for a formula are escaped; ``read_csv`` gives them back.
-    Raises ValueError: a row has a value of no column.
+    Texts that a spreadsheet would take for a formula are escaped; ``read_csv`` restores them.
+    Raises ValueError if a row has a value of no column.
     """
     with atomic_replace(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
@@ -375,8 +384,8 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
 
 
 def read_csv(path: Path, needed_columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Reads the rows of a CSV as text, which must have the ``needed_columns``; none if there is no
-    file. Raises ValueError: it is no such CSV; the message names the file, the line and why.
+    """Reads the rows of a CSV as text; empty if there is no file. Raises UsageError if it is no CSV
+    or lacks one of ``needed_columns``; the message names the file, the line and the reason.
     """
     rows = iter_csv_lines(path, needed_columns)
     return [
@@ -388,10 +397,10 @@ def read_csv(path: Path, needed_columns: Sequence[str] = ()) -> list[dict[str, s
 def iter_csv_lines(
     path: Path, needed_columns: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yields for each row the number of its last line, the header, and its raw cells."""
+    """Yields the number of a row's last line, the header, and the row's raw cells, for each row."""
     if not path.exists():
         return
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # a pipe would block
         raise UsageError(f"{str(path)!r} is no file")
     line = 1
     try:
@@ -412,7 +421,7 @@ def iter_csv_lines(
 
 
 def _require_header_columns(names: list[str], needed_columns: Sequence[str]) -> list[str]:
-    """Returns the header. Raises ValueError: it lacks a column or has one twice."""
+    """Returns the header. Raises UsageError if it lacks a column or has one twice."""
     if absent := [name for name in needed_columns if names and name not in names]:
         is_merge_mark = names[0].startswith(_MERGE_MARKS)
         reason = "; it is a merge mark" if is_merge_mark else "; are its columns separated by ';'?"
@@ -425,10 +434,10 @@ def _require_header_columns(names: list[str], needed_columns: Sequence[str]) -> 
 
 
 def escape_cell(value: Any) -> Any:
-    """Returns a cell that no spreadsheet takes for a formula; numbers and a lone dash stay.
+    """Escapes a cell that a spreadsheet would take for a formula; numbers and a lone dash stay.
 
-    Texts that begin as a formula does, behind any number of ``'``, get one ``'`` more, so that
-    ``unescape_cell`` gives every text back.
+    A text that begins like a formula, after any number of ``'``, gets one ``'`` more, so that
+    ``unescape_cell`` restores every text.
     """
     if not isinstance(value, str) or value == "-" or not _FORMULA.match(value):
         return value

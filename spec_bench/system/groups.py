@@ -1,4 +1,4 @@
-"""Items in groups, and what groups share."""
+"""Groups items by key, and finds the keys that mappings share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar

@@ -1,15 +1,15 @@
-"""Whether the Hugging Face hub answers; where it does not, its libraries do not ask it again."""
+"""Probes the Hugging Face hub, and sets its libraries offline while it does not answer."""
 
 import logging
 from time import monotonic
 
-_RETRY_S = 60  # from a failure until the hub is asked again
-_failure_times_s: list[float] = []  # of the clock, the last failure is the last entry
+_RETRY_S = 60  # from a failure until the hub is probed again
+_failure_times_s: list[float] = []  # monotonic times, the last failure last
 
 
 def probe_hub_and_set_offline() -> bool:
-    """Checks whether the hub answers, and sets its libraries offline while it does not: each would
-    ask again for half a minute, in lines of its own.
+    """Returns whether the hub answers. Sets its libraries offline while it does not, because each
+    of them would retry for half a minute and print lines of its own.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -18,7 +18,7 @@ def probe_hub_and_set_offline() -> bool:
     if constants.HF_HUB_OFFLINE and (
         not _failure_times_s or monotonic() - _failure_times_s[-1] < _RETRY_S
     ):
-        return False  # by the user's choice, or a moment ago
+        return False  # offline by the user's choice, or after a recent failure
     try:
         constants.HF_HUB_OFFLINE = False
         get_session().head(constants.ENDPOINT, timeout=5)

@@ -1,4 +1,4 @@
-"""Limits of time and memory for what others wrote: a template, a tokenizer, a server's answer."""
+"""Limits of time and memory for what others wrote: templates, tokenizers, servers' answers."""
 
 import os
 import threading
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 Result = TypeVar("Result")
-_MEMORY_FILE = Path("/proc/self/statm")  # of Linux, which alone holds a process to such a limit
+_MEMORY_FILE = Path("/proc/self/statm")  # only Linux enforces such a limit
 
 
 def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
-    """Calls a function in a thread and returns its result. Raises TimeoutError after so many
-    ``seconds``; the thread then goes on unobserved.
+    """Calls a function in a thread and returns its result. Raises TimeoutError after ``seconds``;
+    the thread then goes on, and its result is dropped.
     """
     future: Future[Result] = Future()
 
@@ -32,7 +32,9 @@ def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def limited_memory(extra_bytes: int) -> Iterator[None]:
-    """Limits the process to ``extra_bytes`` more memory within the block; more is a MemoryError."""
+    """Limits the block to ``extra_bytes`` more memory, beyond which it gets a MemoryError. Has no
+    effect on systems other than Linux.
+    """
     if not _MEMORY_FILE.exists():
         yield
         return

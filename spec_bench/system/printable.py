@@ -4,7 +4,7 @@ import re
 
 from spec_bench.system.redaction import redact
 
-# Control characters but for the tab and the line's end, and those that reverse what follows them.
+# Control characters except tab and line feed, and characters that change the text's direction.
 _CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
@@ -13,6 +13,8 @@ _MAX_CHARACTERS = 2**16  # characters of a message
 
 
 def redact_and_escape(text: str) -> str:
-    """Hides keys; replaces characters that steer a terminal by escapes (ESC is x1b)."""
+    """Redacts keys in the first 2**16 characters of a text, and escapes characters that control a
+    terminal.
+    """
     text = redact(text[:_MAX_CHARACTERS])
     return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

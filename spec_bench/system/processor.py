@@ -1,4 +1,4 @@
-"""What the processor is called."""
+"""Reads the processor's name."""
 
 import platform
 from contextlib import suppress

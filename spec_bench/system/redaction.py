@@ -1,8 +1,8 @@
-"""Keys and passwords, hidden in all that is printed or kept of commands, addresses and errors.
+"""Redacts keys and passwords in commands, addresses and errors that are printed or stored.
 
-What is hidden: the server's key that the environment holds, however it is spelt or cut; the user
-and password of an address; the value of what is named as a key; and what looks like one, by its
-maker's prefix or by so many mixed letters and digits as no name has.
+Redacted are the server's key in the environment, however it is spelt or cut; the user and password
+of an address; a value with a name like that of a key; and a text that looks like a key, by its
+maker's prefix or because it mixes more letters and digits than names do.
 """
 
 import base64
@@ -15,8 +15,8 @@ from typing import Any
 
 HIDDEN = "***"
 SERVER_KEY_VARIABLE = "SPEC_BENCH_SERVER_KEY"
-"""The environment variable whose value is sent as bearer token."""
-_PART_LETTERS = 8  # letters and digits of the key that are not shown together
+"""Environment variable with the key that is sent as bearer token."""
+_PART_LETTERS = 8  # length of the parts of a key that are hidden
 _MAX_CACHED_LETTERS = 2000
 _RULES = (
     # http://user:password@host
@@ -42,13 +42,13 @@ _RULES = (
         HIDDEN,
     ),
 )
-# A letter as it is, or as JSON, Python, an address or HTML may write it.
+# A letter or digit, as it is or escaped as in JSON, Python, addresses or HTML.
 _LETTER = re.compile(r"(?:\\u00|\\x|%|&#x)([0-9a-fA-F]{2})|\\[nrt]|([A-Za-z0-9])")
 
 
 def redact(text: str, secret: str = "") -> str:
-    """Returns a text without keys and passwords, also the environment's key and ``secret``."""
-    # Without the cache, which would keep a long text.
+    """Redacts keys and passwords in a text, including the environment's key and ``secret``."""
+    # Long texts bypass the cache, which would keep them.
     redact_text = (
         _redact_secrets if len(text) < _MAX_CACHED_LETTERS else _redact_secrets.__wrapped__
     )
@@ -56,7 +56,7 @@ def redact(text: str, secret: str = "") -> str:
 
 
 def redact_values(value: Any) -> Any:
-    """Redacts every text in a JSON value, keys of mappings excepted."""
+    """Redacts every text in a JSON value except the keys of mappings."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
@@ -65,7 +65,7 @@ def redact_values(value: Any) -> Any:
 
 
 class RedactedLogRecord(logging.LogRecord):
-    """A line of a log without keys in it."""
+    """Log record with a redacted message."""
 
     def getMessage(self) -> str:  # noqa: N802
         """Returns the message, redacted."""
@@ -82,7 +82,7 @@ def _redact_secrets(text: str, *keys: str) -> str:
 
 
 def _hide_secret_spellings(text: str, key: str) -> str:
-    """Hides parts of a key in a text, whatever separates its letters."""
+    """Hides parts of a key in a text, whatever characters separate its letters."""
     parts = _list_secret_parts(key)
     letters = [
         (*match.span(), letter)
@@ -102,8 +102,8 @@ def _hide_secret_spellings(text: str, key: str) -> str:
 
 @lru_cache(8)
 def _list_secret_parts(key: str) -> set[str]:
-    """Lists the parts of a key to hide: as it is, in hexadecimal, and in base64 at each of three
-    offsets, without the letters at both ends, which depend on the neighbours.
+    """Lists the parts of a key to hide, for each spelling: plain, hexadecimal, and base64 at each
+    of three offsets, without the letters at both ends, which depend on the neighbours.
     """
     data = key.encode()
     spelt = [base64.b64encode(bytes(n) + data).decode()[n + bool(n) : -4] for n in range(3)]

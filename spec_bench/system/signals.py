@@ -1,12 +1,12 @@
-"""SIGINT and SIGTERM end a command in one line with status 130 or 143, whenever they come.
+"""SIGINT and SIGTERM end a command with one line and status 130 or 143 at any time.
 
-While modules are imported nothing is under way that has to be put in order, and an exception in the
-middle of an import may be swallowed by it: the process ends at once. Later the signal is a
-``KeyboardInterrupt``, so that locks, children and files are left in order; a library that swallows
-it delays the end to the next prompt, and where Python itself must ignore it (in a finaliser) the
-signal comes again. A process that was forked dies of the signal as any other.
-A reader of standard output that went away (``| head``) ends a command without a word, with status
-141; what it writes to files is not cut short by that. A missing package is one line and status 2.
+While modules are imported, the process ends at once: it has nothing to clean up, and an import may
+swallow an exception. Later the signal raises ``KeyboardInterrupt``, so that locks, children and
+files are cleaned up. If a library swallows it, the command ends at the next prompt; if Python
+itself must ignore it (in a finaliser), the signal is sent again. A forked process dies of the
+signal like any other. If the reader of standard output is gone (``| head``), a command ends
+silently with status 141, after files are written completely. A missing package gives one line and
+status 2.
 """
 
 import logging
@@ -24,7 +24,7 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError, print_fault
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_owner_pid = 0  # the process that a signal ends in order
+_owner_pid = 0  # the process that cleans up after a signal
 _signal_line = ""
 _raises_interrupts = False
 _received_signal = 0  # the signal's number
@@ -41,23 +41,23 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
     _signal_line = signal_line
     _received_signal = 0
     _raises_interrupts = False
-    # A log that nobody reads is no fault.
+    # A log line that cannot be written is no fault.
     raise_exceptions = logging.raiseExceptions
     logging.raiseExceptions = False
     sys.unraisablehook = _resend_swallowed_signal
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter, such as ASCII's
+        sys.stdout.reconfigure(errors="replace")  # for letters that a terminal lacks
     try:
         try:
             yield
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # at the process's end it would be too late to notice
+                sys.stdout.flush()  # at the process's end an error would go unnoticed
     except (BrokenPipeError, SystemExit) as error:
         if not _is_output_reader_gone(error):
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)  # takes what is still to be flushed
+        os.dup2(nowhere, 1)  # takes the unflushed rest
         os.close(nowhere)
         sys.exit(128 + signal.SIGPIPE)
     except ModuleNotFoundError as error:
@@ -85,7 +85,7 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
         _raises_interrupts = False
         if _received_signal and os.getpid() == _owner_pid:
             _print_signal_line()
-            # Another command of this process was not interrupted.
+            # The next command of this process is not interrupted.
             number, _received_signal = _received_signal, 0
             sys.exit(128 + number)
         for number, handler in old_handlers.items():
@@ -94,7 +94,9 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
 
 @contextmanager
 def signals_as_interrupts(enabled: bool = True) -> Iterator[None]:
-    """Turns signals into ``KeyboardInterrupt``; if not ``enabled`` they end the process."""
+    """Turns signals in the block into ``KeyboardInterrupt``; if not ``enabled`` they end the
+    process.
+    """
     global _raises_interrupts
     did_raise_interrupts = _raises_interrupts
     _raises_interrupts = enabled and _owner_pid == os.getpid()
@@ -105,13 +107,13 @@ def signals_as_interrupts(enabled: bool = True) -> Iterator[None]:
 
 
 def was_interrupted() -> bool:
-    """Returns whether a signal has come that ends this process."""
+    """Returns whether this process has received a signal that ends it."""
     return bool(_received_signal) and os.getpid() == _owner_pid
 
 
 def raise_if_interrupted() -> None:
-    """Raises KeyboardInterrupt if a signal has come, for code where its exception may have been
-    swallowed.
+    """Raises KeyboardInterrupt if a signal was received, for code after which its exception may
+    have been swallowed.
     """
     if was_interrupted():
         raise KeyboardInterrupt
@@ -132,7 +134,7 @@ def _handle_signal(number: int, _: FrameType | None) -> None:
 
 def _resend_swallowed_signal(unraisable: "sys.UnraisableHookArgs") -> None:
     if isinstance(unraisable.exc_value, KeyboardInterrupt) and was_interrupted():
-        # The signal comes again, once this has returned.
+        # Sends the signal again after this function has returned.
         threading.Timer(0.01, os.kill, (os.getpid(), _received_signal)).start()
     else:
         sys.__unraisablehook__(unraisable)
@@ -140,7 +142,7 @@ def _resend_swallowed_signal(unraisable: "sys.UnraisableHookArgs") -> None:
 
 def _is_output_reader_gone(error: BaseException) -> bool:
     """Checks whether an error means that nobody reads standard output any more."""
-    if isinstance(error, SystemExit):  # what Rich makes of it
+    if isinstance(error, SystemExit):  # Rich raises it instead
         return isinstance(error.__context__, BrokenPipeError)
     poll = select.poll()
     poll.register(1, 0)
@@ -152,5 +154,5 @@ def _print_signal_line() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(2, f"{_signal_line}\n".encode())
-    except (OSError, ValueError):  # nobody reads any more
+    except (OSError, ValueError):  # the reader is gone
         pass
