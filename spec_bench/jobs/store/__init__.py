@@ -1,1 +1,1 @@
-"""Where it is kept: a folder a cell, a table an experiment. Knows what was asked."""
+"""Results on disk: a folder per cell, tables per experiment. Knows settings; imports ``config``."""

@@ -1,13 +1,15 @@
-"""The cells that share a name: their jobs' notes, and the CSV and the records made of them.
+"""An experiment's cells, which share a name: its jobs' notes, and the CSV and records built from
+them.
 
-Every job writes a separate note, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
-nobody else writes that file, and a worker's job ends with it. CSV and records follow from all notes
-and from what each cell's folder keeps. The user's process writes them at its end, and ``spec-bench
-report`` what a killed process left undone; a reader reads such cells too, and writes nothing.
+Every job writes a note, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells; no other
+process writes that file, and a job in a worker writes nothing else. CSV and records follow from all
+notes and from each cell's folder. The user's process writes them at its end; ``spec-bench report``
+completes them after a killed process. Readers also read cells that the tables lack, but write
+nothing.
 
-``index.jsonl`` beside the notes has each finished cell's row and what the tables were made of: only
-cells that changed are read again. It is a cache. Without it, or where it is damaged, the tables are
-made from the folders, and are the same to the byte.
+``index.jsonl`` beside the notes has each finished cell's row and the stamps of the tables' sources,
+so that only changed cells are read again. It is a cache: if it is missing or damaged, the tables
+are built from the folders, and are equal to the byte.
 """
 
 import json
@@ -47,17 +49,17 @@ from spec_bench.vocabulary.columns import list_column_names_of_kind
 from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
-_APART_S = 0.001  # between the jobs whose clocks do not tell which ended later
+_APART_S = 0.001  # between the ends of two jobs, if the clock does not separate them
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What a job leaves about itself."""
+    """A finished job's note."""
 
-    number: int  # its place in the sweep, 0 if there is none
+    number: int  # its place in the sweep; 0 outside a sweep
     cells: tuple[str, ...]  # the run ids of its cells, in order
     stage: Stage = ""  # which stage of a search it is
-    # when, in seconds, and behind all notes there; of a cell's states the latest job's counts
+    # when, in seconds; later than all notes there, so that the latest job decides a cell's state
     ended: float = 0.0
 
 
@@ -67,7 +69,7 @@ def compute_job_id(run_ids: Iterable[str]) -> str:
 
 
 class Experiment:
-    """The cells that share a name, and so a CSV and a file of records."""
+    """The cells that share a name, and therefore a CSV and a file of records."""
 
     def __init__(self, results: Path, name: str) -> None:
         self.csv = files.get_results_file(results, name)
@@ -79,14 +81,14 @@ class Experiment:
         self._tables = (*self._row_tables, files.get_archive_path(self.csv), self.records)
 
     def require_writable_tables(self) -> None:
-        """Raises UsageError, before decoding, if a job's final files cannot be written: a folder
-        takes no file, the table takes no more rows, or its records are damaged and those of some
-        row are nowhere else.
+        """Raises UsageError, before decoding, if a job's final files cannot be written: if a folder
+        is not writable, the table takes no more rows, or the records are damaged and some rows have
+        no other source.
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.require_writable(folder)
         if self._read_index_header().get("tables") == _stamp_files(self._tables):
-            return  # nobody wrote to them since they were made
+            return  # unchanged since they were built
         rows = self._read_all_rows()
         if os.path.lexists(self.records):
             try:
@@ -97,8 +99,8 @@ class Experiment:
                     raise
 
     def write_job_record(self, job_record: JobRecord) -> None:
-        """Writes the record of a job that has ended, for whoever makes the tables next. Its end is
-        later than that of all jobs before, even if a clock was ahead when these ended.
+        """Writes the record of a finished job, for the process that rebuilds the tables next. Its
+        end is later than that of all earlier jobs, even if a clock was ahead when they ended.
         """
         self._jobs_folder.mkdir(parents=True, exist_ok=True)
         path = self._jobs_folder / f"{compute_job_id(job_record.cells)}.json"
@@ -110,12 +112,12 @@ class Experiment:
             files.write_json(
                 path, checksums.redact_and_add_checksum(asdict(replace(job_record, ended=end_time)))
             )
-        if not self.csv.exists():  # readers find experiments by their tables, and make them whole
+        if not self.csv.exists():  # readers find experiments by their tables, and complete them
             files.write_bytes(self.csv, b"")
 
     def rebuild_tables(self, *, wait_s: float = inf) -> bool:
-        """Rebuilds CSV and records, once more if a job has ended meanwhile. Returns False if
-        another process was at it for longer than ``wait_s`` seconds.
+        """Rebuilds CSV and records, and once more if a job has ended meanwhile. Returns False if
+        another process was rebuilding them for longer than ``wait_s`` seconds.
         """
         if not self._jobs_folder.is_dir():  # no job has ended here, or the folder is gone
             return True
@@ -125,15 +127,16 @@ class Experiment:
                 if time.monotonic() >= until:
                     return False
                 time.sleep(0.05)
-            for _ in range(2):  # so that nobody stays as long as others end
+            for _ in range(2):  # at most twice, even if jobs keep ending
                 if self._is_up_to_date():
                     break
                 self._write_tables()
         return True
 
     def rebuild_and_publish(self, sinks: Sequence[Sink], *, wait_s: float = inf) -> bool:
-        """Rebuilds the tables and hands the rows of each pair and task to the sinks; returns
-        whether the tables were rebuilt. With sinks it waits as long as another process is at it.
+        """Rebuilds the tables and gives the rows of each pair and task to the sinks; returns
+        whether the tables were rebuilt. With sinks it waits until another process has finished
+        rebuilding.
         """
         is_complete = self.rebuild_tables(wait_s=inf if sinks else wait_s)
         if not is_complete:
@@ -147,10 +150,10 @@ class Experiment:
 
     @contextmanager
     def tables_or_completed_copies(self) -> Iterator[tuple[Path, ...]]:
-        """Yields the table of screened rows and the CSV with every cell that has ended, for a
-        reader: the files themselves or, where they lack cells, copies in a folder of their own.
-        Changes nothing below the results. Raises UsageError: a table whose cells are not here is
-        not as its records were written with it.
+        """Yields the table of screened rows and the CSV with every finished cell, for a reader: the
+        files themselves or, if they lack cells, completed copies in a temporary folder. Changes
+        nothing below the results. Raises UsageError if a table without its cells was altered since
+        its records were written.
         """
         has_notes = self._jobs_folder.is_dir()
         if has_notes and self._is_up_to_date():
@@ -179,7 +182,7 @@ class Experiment:
         return [row for path in self._row_tables for row in read_results_rows(path)]
 
     def _warn_of_rows_of_other_models(self) -> None:
-        """Says how many rows are of other models than the cells here that have their run ids."""
+        """Warns of rows of other models than the cells here that have the same run ids."""
         faults = []
         for row in self._read_all_rows() if (self._results / files.RUNS).is_dir() else ():
             folder = files.get_run_folder(self._results, row["run_id"])
@@ -194,7 +197,7 @@ class Experiment:
             )
 
     def _write_tables(self) -> None:
-        """Writes the tables, and then what they were made of."""
+        """Writes the tables, and then the index with the stamps of their sources."""
         notes = _stamp_files(self._list_job_records())
         order, end_times, job_end_times, rows = self._read_cell_order(set_bad_aside=True)
         cells = self._stamp_cells(order)
@@ -213,7 +216,9 @@ class Experiment:
         )
 
     def _build_rows(self, order: Mapping[str, Stage]) -> dict[str, Row]:
-        """Builds the row of every finished cell by run id; unchanged ones are from the index."""
+        """Builds the rows of finished cells by run id; rows of unchanged cells
+        come from the index.
+        """
         head = self._read_index_header()
         indexed_cells = head.get("cells", {})
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
@@ -230,7 +235,9 @@ class Experiment:
         return rows
 
     def _write_records(self, run_ids: Sequence[str], unchanged_ids: Collection[str]) -> None:
-        """Writes these cells' records; ``unchanged_ids`` and cells without a folder keep theirs."""
+        """Writes the records of ``run_ids``; ``unchanged_ids`` and cells without a folder keep
+        their old records.
+        """
         previous = self._load_previous_records() if unchanged_ids else parquet.concat_records([])
         unchanged_ids = {*unchanged_ids}.intersection(previous.run_ids)
         runs = (
@@ -264,7 +271,7 @@ class Experiment:
         parquet.write_records(self.records, records, tables)
 
     def _are_records_unreadable(self) -> bool:
-        """Returns whether there is a file of records that cannot be read."""
+        """Returns whether the file of records exists but cannot be read."""
         try:
             parquet.read_verified_bytes(self.records)
         except UsageError:
@@ -272,7 +279,7 @@ class Experiment:
         return False
 
     def _load_previous_records(self) -> PackedRecords:
-        """Reads the file of records; one that cannot be read is set aside."""
+        """Reads the file of records; sets it aside (logged) if it cannot be read."""
         try:
             exists = os.path.lexists(self.records)
             return parquet.read_records(self.records) if exists else parquet.concat_records([])
@@ -281,7 +288,9 @@ class Experiment:
             return parquet.concat_records([])
 
     def _is_up_to_date(self) -> bool:
-        """Returns whether nothing that the tables are made of has changed since they were."""
+        """Returns whether the tables are up to date: neither they nor their
+        sources have changed.
+        """
         head = self._read_index_header()
         stages = {
             run_id: stamp.partition(" ")[0] for run_id, stamp in head.get("cells", {}).items()
@@ -294,7 +303,7 @@ class Experiment:
         }
 
     def _read_index_header(self) -> dict[str, Any]:
-        """Reads the stamps of what the tables were made of; {} if they are not known."""
+        """Reads the stamps of the tables' sources; {} if they are unknown."""
         try:
             with self._index.open(encoding="utf-8") as stream:
                 head = dict(json.loads(_strip_line_checksum(stream.readline())))
@@ -306,17 +315,17 @@ class Experiment:
         """Reads the latest end of a recorded job, in seconds; 0 if there is none."""
         latest = 0.0
         for path in self._list_job_records():
-            with suppress(*FAULTS):  # who makes the tables sets it aside
+            with suppress(*FAULTS):  # a rebuild of the tables sets it aside
                 latest = max(latest, read_job_record(path).ended)
         return latest
 
     def _read_cell_order(
         self, *, set_bad_aside: bool
     ) -> tuple[dict[str, Stage], dict[str, float], dict[str, dict[int, float]], dict[str, Row]]:
-        """Returns noted cells in order with their stages, when their last jobs ended, when those
-        of each place in a sweep did, and the rows of those that have finished; with
-        ``set_bad_aside`` sets aside notes that cannot be used. Jobs of one number stand by their
-        first cell's labels, whenever they ended.
+        """Reads the notes; returns their cells in order with their stages, the end of each cell's
+        last job, the ends by place in a sweep, and the rows of finished cells. Notes with the same
+        number are ordered by their first cell's labels, whenever they ended. ``set_bad_aside`` sets
+        unusable notes aside.
         """
         notes = list[JobRecord]()
         stages = dict[str, Stage]()
@@ -343,7 +352,7 @@ class Experiment:
                     note.ended, job_end_times[name].get(note.number, 0.0)
                 )
         for name in sorted(os.listdir(self._results / files.RUNS)):
-            current = strip_past_models_suffix(name)  # what other models left in its place is past
+            current = strip_past_models_suffix(name)  # a cell of earlier models
             if current != name and current in stages:
                 stages[name] = stages[current]
         rows = self._build_rows(stages)
@@ -352,7 +361,7 @@ class Experiment:
         return in_order | stages, end_times, job_end_times, rows
 
     def _stamp_cells(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """Returns by run id a text that changes with a cell: its stage and its files' stamps."""
+        """Returns run id -> text that changes with the cell: its stage and its files' stamps."""
         runs = os.fspath(self._results / files.RUNS)
         return {
             run_id: f"{stage} {_stamp_cell_files(f'{runs}/{run_id}')}"
@@ -364,7 +373,7 @@ class Experiment:
 
 
 def _list_first_cell_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
-    """Returns the labels of the first cell's row; [] if it has none."""
+    """Lists the labels of the first cell's row; [] if it has no row."""
     row = rows.get(cells[0]) if cells else None
     return (
         [str(row.get(name, "")) for name in list_column_names_of_kind("identity", "setting")]
@@ -374,7 +383,7 @@ def _list_first_cell_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> li
 
 
 def _stamp_cell_files(folder: str) -> str:
-    """Returns the stamps of a cell's files in one text; "" if it has no ``cell.json``."""
+    """Joins the stamps of a cell's files; "" if it has no ``cell.json``."""
     try:
         with os.scandir(folder) as entries:
             cell_entries = [
@@ -394,7 +403,7 @@ def _stamp_files(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def _stamp_file(path: Path) -> str:
-    """Returns a text that changes whenever a file is written; "" if there is none."""
+    """Returns a text that changes whenever the file is written; "" if there is no file."""
     try:
         return _format_file_stamp(os.lstat(path))
     except OSError:
@@ -416,7 +425,7 @@ def _strip_line_checksum(line: str) -> str:
 
 
 def read_job_record(path: Path) -> JobRecord:
-    """Reads a job's record. Raises ValueError: it cannot be used."""
+    """Reads a job's record. Raises ValueError if it is damaged or another job's."""
     content = json.dumps(checksums.read_verified_json(path))
     note = adapter(JobRecord).validate_json(content, strict=True)
     if compute_job_id(note.cells) != path.stem:

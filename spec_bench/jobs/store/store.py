@@ -1,4 +1,4 @@
-"""What one cell leaves on disk, and how a rerun finds it again and makes it good.
+"""A cell's folder on disk: written by a job, checked and repaired by a rerun.
 
 ``runs/<run_id>/`` holds ``generations.jsonl`` (one line per prompt and repeat, on disk before the
 next prompt starts), ``models.json`` (digests of its models' files and of the token ids asked),
@@ -6,10 +6,10 @@ next prompt starts), ``models.json`` (digests of its models' files and of the to
 a failure, ``trace.txt``; the baseline's also ``retimed-<session>.jsonl``,
 where later sessions timed it again.
 
-A folder is checked whenever a job opens it: anything may have written to it last. What a full disk,
-a power cut, an editor or a copy from another folder leaves is named in one line, set aside beside
-its place (``NAME.bad-1``), and made again. What is good stays. Knows nothing about what numbers
-mean.
+A folder is checked whenever a job opens it, because anything may have written to it. Damage by a
+full disk, a power cut, an editor or a copy from another folder is described in one line, set aside
+in the same folder (``NAME.bad-1``), and measured again. Valid parts stay. Knows nothing about what
+numbers mean.
 """
 
 import logging
@@ -44,8 +44,8 @@ Repeats = defaultdict[int, dict[str, Generation]]
 
 
 class CellStore:
-    """One cell's folder, ``<results>/runs/<run_id>``. ``user_code_digest`` is that of the user's
-    code behind its numbers, see ``metrics.digest_user_code``; None stands for any.
+    """One cell's folder, ``<results>/runs/<run_id>``. ``user_code_digest`` is the digest of the
+    user's code for scores, see ``metrics.digest_user_code``; None accepts any.
     """
 
     def __init__(self, results: Path, run_id: str, user_code_digest: str | None = None) -> None:
@@ -54,7 +54,9 @@ class CellStore:
         self._lock: TextIO | None = None
 
     def lock(self, wait: bool = True) -> bool:
-        """Locks the cell, or waits for it; returns whether it is free. A kill frees it."""
+        """Locks the cell, and waits for it if ``wait``; returns whether it is locked. A killed
+        process loses the lock.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = files.open_regular_file(self.folder / ".lock")
         free = files.lock_file(self._lock, may_wait=False)
@@ -70,17 +72,17 @@ class CellStore:
             self._lock = None
 
     def write_settings(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-        """Writes the resolved settings and the provenance; each start of the cell adds one."""
+        """Writes the resolved settings and appends the provenance of this start of the cell."""
         cell = self._load_cell_json_or_empty()
         starts = [*cell.get("starts", ()), provenance]
         cell_folder.write_cell_json(self.folder, {**cell, "settings": settings, "starts": starts})
 
     def claim_for_models(self, models: ModelDigests) -> ModelDigests:
-        """Makes the cell these models', with the lock held; returns the digests for its row: {} if
-        it was begun before there were any.
+        """Claims the cell for these models (the lock is held) and returns the digests for its row;
+        {} if the cell has answers from before digests were stored.
 
-        What other models left in its folder is archived: it becomes a cell of its own, which
-        ``build_past_models_id`` names. What these models had left there before comes back.
+        Answers of other models in its folder are moved to a cell of their own, named by
+        ``build_past_models_id``. Answers that these models had left there before are moved back.
         """
         old_models = self._load_or_set_aside_models_json().get("models")
         if old_models is None and _has_answers(self.folder):
@@ -114,14 +116,14 @@ class CellStore:
         return models
 
     def has_no_other_models(self, models: ModelDigests) -> bool:
-        """Returns whether no other models have answered here, as far as is known."""
+        """Returns whether no other models are known to have answered here."""
         with suppress(ValueError):
             return bool(cell_folder.read_models_json(self.folder).get("models", models) == models)
         return True
 
     def record_or_refuse_token_ids(self, token_ids_digest: str) -> None:
-        """Stores the digest of the prompts' token ids. Raises UsageError: the cell has answers to
-        other ones.
+        """Stores the digest of the prompts' token ids. Raises UsageError if the cell has answers to
+        other token ids.
         """
         content = self._load_or_set_aside_models_json()
         stored_ids = content.get("token_ids", token_ids_digest)
@@ -135,7 +137,7 @@ class CellStore:
             cell_folder.write_models_json(self.folder, {**content, "token_ids": token_ids_digest})
 
     def has_answers_of(self, models: ModelDigests, token_ids_digest: str) -> bool:
-        """Returns whether it has answers of these models to these token ids."""
+        """Returns whether the cell has answers of these models to these token ids."""
         with suppress(UsageError):
             content = cell_folder.read_models_json(self.folder)
             is_same = (
@@ -145,7 +147,7 @@ class CellStore:
         return False
 
     def copy_answers(self, source: "CellStore") -> None:
-        """Copies another cell's generations and starts, as if this one had been interrupted."""
+        """Copies another cell's generations and starts, as if this cell had been interrupted."""
         for repeat in source.load_repeats().values():
             self.append_generations(repeat.values())
         for session, generations in group_by_key(
@@ -175,8 +177,8 @@ class CellStore:
     def append_generations(
         self, generations: Iterable[Generation], retiming_session: str = ""
     ) -> None:
-        """Appends generations to the cell's file, or to that of ``retiming_session``, which timed
-        them again; they are on disk when it returns.
+        """Appends generations to the cell's file, or to the file of ``retiming_session``, which
+        timed them again; they are on disk when it returns.
         """
         path = self.folder / (
             files.RETIMED.replace("*", retiming_session) if retiming_session else files.GENERATIONS
@@ -189,19 +191,19 @@ class CellStore:
             os.fsync(stream.fileno())
 
     def load_retimed(self) -> list[Generation]:
-        """Loads the generations that later sessions timed again; damaged lines are left out."""
+        """Loads the generations that later sessions timed again, without damaged lines."""
         return cell_folder.read_retimed_generations(self.folder)
 
     def load_first_repeat(self) -> dict[str, Generation]:
-        """Returns the generations on disk by prompt id, of the first repeat."""
+        """Loads the generations of the first repeat, by prompt id."""
         return self.load_repeats()[0]
 
     def load_repeats(self) -> Repeats:
-        """Returns the generations on disk, whole lines of them."""
+        """Loads the valid generations, by repeat and prompt id."""
         return _group_by_repeat(cell_folder.read_generation_lines(self.folder / files.GENERATIONS))
 
     def repair_and_load(self) -> Repeats:
-        """Sets aside damaged lines and files, with the lock held; loads the generations."""
+        """Sets aside damaged lines and files (the lock is held) and loads the generations."""
         lines = self._repair_generation_files(None)
         try:
             cell_folder.require_result_fits_generations(
@@ -212,8 +214,8 @@ class CellStore:
         return _group_by_repeat(lines)
 
     def replace_categories(self, categories: Mapping[str, str]) -> bool:
-        """Gives the generations on disk the categories of their prompts, by prompt id, with the
-        lock held; returns whether some had others. Then the cell's result has to be made again.
+        """Sets the categories of the generations on disk by prompt id (the lock is held); returns
+        whether any has changed. If so, the cell's result is dropped and must be computed again.
         """
         has_changed = False
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
@@ -227,7 +229,7 @@ class CellStore:
             ]
             if new_generations == generations:
                 continue
-            if cell := self._load_cell_json_or_empty():  # what is left is an interrupted cell
+            if cell := self._load_cell_json_or_empty():  # now an unfinished cell
                 begun_cell: dict[str, Any] = {
                     key: cell[key] for key in ("settings", "starts") if key in cell
                 }
@@ -238,11 +240,13 @@ class CellStore:
         return has_changed
 
     def drop_unknown_tokens_and_load(self, vocabulary_size: int) -> Repeats:
-        """Drops generations with token ids of ``vocabulary_size`` or more; loads the others."""
+        """Drops generations with token ids of ``vocabulary_size`` or more and loads the others."""
         return _group_by_repeat(self._repair_generation_files(vocabulary_size))
 
     def _repair_generation_files(self, vocabulary_size: int | None) -> GenerationLines:
-        """Drops damaged lines of generations, after a copy; cuts off a last one torn by a kill."""
+        """Rewrites files of generations without their damaged lines, keeping a copy of the
+        original; truncates a last line that a kill left unfinished.
+        """
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
             lines = cell_folder.read_generation_lines(path, vocabulary_size)
             if lines.faults:
@@ -254,7 +258,7 @@ class CellStore:
             elif lines.torn_byte_count:
                 with files.open_regular_file(path, "rb+") as stream:
                     files.lock_file(stream.fileno(), may_wait=True)
-                    # none if it was being written
+                    # no longer torn if another job was just writing it
                     lines = cell_folder.read_generation_lines(path, vocabulary_size)
                     stream.truncate(path.stat().st_size - lines.torn_byte_count)
         return lines
@@ -270,9 +274,9 @@ class CellStore:
         scores: Scores | None = None,
         comparison: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes the cell's result, the last thing a cell writes, with the job that finished it,
-        what each answer scored and, in ``comparison``, the baseline's run id and the sessions whose
-        timings of it the speed-up is against.
+        """Writes the cell's result, the last write of a cell, with the id of its job, the scores of
+        each answer and, in ``comparison``, the baseline's run id and the sessions of the baseline's
+        timings that the speed-up is relative to.
         """
         made_of = cell_folder.compute_size_and_digest(self.folder / files.GENERATIONS)
         outcome = {
@@ -290,7 +294,7 @@ class CellStore:
         )
 
     def load_settings(self) -> Mapping[str, Any]:
-        """Returns the cell's resolved settings; nothing where its file cannot be used."""
+        """Loads the cell's resolved settings; empty if its file cannot be used."""
         settings: Mapping[str, Any] = self._load_cell_json_or_empty().get("settings", {})
         return settings
 
@@ -314,9 +318,9 @@ class CellStore:
             )
 
     def is_complete(self, repeats: int = 1) -> bool:
-        """Returns whether the cell needs no more work; a failed cell is tried again, and one whose
-        user's metrics have changed is scored again. ``repeats``, how often every prompt is decoded,
-        are no part of its settings: more of them extend it.
+        """Returns whether the cell needs no more work. A failed cell is tried again; a cell is
+        scored again if the user's metrics have changed. ``repeats``, the number of times that every
+        prompt is decoded, is not in its settings: raising it extends the cell.
         """
         result = self.load_result()
         if result is None or result.status != "complete":
@@ -330,13 +334,15 @@ class CellStore:
 
 
 class ReadOnlyCellStore(CellStore):
-    """The same cell seen by a process that must not write, as one of a split model."""
+    """A cell's store in a process that must not write, such as the other processes of a split
+    model.
+    """
 
     def _do_nothing(self, *_: Any, **__: Any) -> None:
-        """Process 0 writes, and holds the lock."""
+        """Does nothing: process 0 writes, and holds the lock."""
 
     def lock(self, wait: bool = True) -> bool:
-        """Process 0 holds it for all."""
+        """Returns True: process 0 holds the lock for all processes."""
         return True
 
     unlock = write_settings = append_generations = write_result = record_or_refuse_token_ids = (
@@ -351,7 +357,7 @@ def _has_answers(folder: Path) -> bool:
 
 
 def _name_owner(old_models: ModelDigests, new_models: ModelDigests) -> str:
-    """Names what a cell's folder is of where its models are others, or only its parts' code is."""
+    """Describes the owner of a cell's folder: other models, or only other code of its parts."""
     code = cell_folder.CODE_PARTS
     parts = {*old_models, *new_models}.difference(code)
     is_code = all(old_models.get(part) == new_models.get(part) for part in parts)
@@ -359,7 +365,7 @@ def _name_owner(old_models: ModelDigests, new_models: ModelDigests) -> str:
 
 
 def _describe_first_model_difference(old_models: ModelDigests, new_models: ModelDigests) -> str:
-    """Describes the first file of a cell's models that differs."""
+    """Describes the first file that differs between a cell's old and new models."""
     for part in (*old_models, *new_models):
         old = old_models.get(part, {})
         new = new_models.get(part, {})
@@ -371,7 +377,7 @@ def _describe_first_model_difference(old_models: ModelDigests, new_models: Model
 
 
 def _move_cell(source: Path, target: Path) -> None:
-    """Moves the content of a cell's folder to a cell of another id. After a kill in between both
+    """Moves the content of a cell's folder to a cell of another id. After a kill in between, both
     have it, and a repetition completes the move.
     """
     answers_path = source / files.GENERATIONS
@@ -381,7 +387,7 @@ def _move_cell(source: Path, target: Path) -> None:
             cell_folder.rewrite_generations(
                 target / path.name, cell_folder.read_generation_lines(path).generations
             )
-        with suppress(ValueError):  # without the cell's file it is a cell that was begun
+        with suppress(ValueError):  # without the cell's file it is an unfinished cell
             cell = cell_folder.read_cell_json(source)
             if result := cell.get("result"):
                 cell["result"] = {**result, "run_id": target.name}
@@ -389,7 +395,7 @@ def _move_cell(source: Path, target: Path) -> None:
                     target / files.GENERATIONS
                 )
             cell_folder.write_cell_json(target, cell)
-    # Last what says whose the others are.
+    # The files that identify the others are removed last.
     names = (files.TRACE, files.CELL, files.MODELS)
     for path in (
         *files.find_retimed_paths(source),

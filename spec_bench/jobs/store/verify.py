@@ -1,7 +1,7 @@
-"""``spec-bench check results RESULTS``: whether a folder of results is as it was written.
+"""``spec-bench check results RESULTS``: checks that a folder of results is as it was written.
 
-Checks every checksum of its files, each row against its cell or its records, and
-each cell's settings, task and prompts among them, against its run id. Only reads.
+Verifies every checksum of its files, each row against its cell or its records, and each cell's
+settings (with task and prompts) against its run id. Only reads.
 """
 
 import os
@@ -23,11 +23,11 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import redact_and_escape
 
 _GIVEN_COLUMNS = ("draft_calls", "parameter_ratio")
-_CLOSE = 1e-9  # of a number made again on another machine
+_CLOSE = 1e-9  # relative, for a number computed again on another machine
 
 
 def main(options: Namespace) -> int:
-    """Runs the command; returns its status, 2 if a file is not as it was written."""
+    """Runs the command; returns 2 if a file is not as it was written, else 0."""
     results = options.results
     tables = files.list_results_files(results)
     json_paths = sorted((results / files.RUNS).glob("*/*.json*"))
@@ -51,7 +51,7 @@ def main(options: Namespace) -> int:
 
 
 def _describe_refusal(path: Path, run_check: Callable[..., Any], *arguments: Any) -> list[str]:
-    """Runs a check; returns a line on its refusal, or [] if it passes."""
+    """Runs a check; returns a line if it raises, [] if it passes."""
     try:
         run_check(*arguments)
     except (*store.FAULTS, UnicodeError) as error:
@@ -60,7 +60,9 @@ def _describe_refusal(path: Path, run_check: Callable[..., Any], *arguments: Any
 
 
 def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yields a cell's faults; of ``cell.json`` those in ``cell_faults``, if its row was checked."""
+    """Yields a cell's faults; those of ``cell.json`` come from ``cell_faults`` if its row was
+    checked.
+    """
     for path in (*files.find_retimed_paths(folder), folder / files.GENERATIONS):
         lines = cell_folder.read_generation_lines(path)
         torn = ("its last line is cut",) * bool(lines.torn_byte_count)
@@ -75,7 +77,7 @@ def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) ->
 
 
 def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -> None:
-    """Raises ValueError if a cell is not as written, or its run id is not that of its settings."""
+    """Raises UsageError if a cell was altered, or if its settings do not give its run id."""
     cell = cell_folder.read_cell_json(folder) if content is None else content
     cell_folder.require_result_fits_generations(folder, cell, compare_whole_file=True)
     if cell and files.hash_json(cell["settings"]) != strip_past_models_suffix(folder.name):
@@ -86,7 +88,7 @@ def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None =
         plain = files.get_run_folder(folder.parents[1], comparison["run_id"])
         # Cells of version 0.2 and before have ``sittings``.
         sessions = comparison.get("sessions", comparison.get("sittings", ()))
-        past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # of files that have changed since, too
+        past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # also of files that have changed since
         recorded_text = b"".join(path.read_bytes() for path in past)
         for session in sessions if plain.is_dir() else ():
             if session.encode() not in recorded_text:
@@ -121,7 +123,7 @@ def _require_valid_row(
     records: parquet.PackedRecords,
     cell_faults: dict[str, list[str]],
 ) -> None:
-    """Raises UsageError if a row differs from its cell or, without its folder, its records."""
+    """Raises UsageError if a row differs from its cell or, without a cell's folder, its records."""
     run_id = row["run_id"]
     expected_values = dict[str, Any]()
     folder = files.get_run_folder(results, run_id)
@@ -130,7 +132,7 @@ def _require_valid_row(
     try:
         cell = cell_folder.read_cell_json(folder)
     except UsageError:
-        return  # the cell's own line says so
+        return  # reported as the cell's fault
     cell_folder.require_row_of_these_models(folder, row)
     cell_faults[str(folder)] = _describe_refusal(
         folder / files.CELL, _require_valid_cell_folder, folder, cell

@@ -1,1 +1,1 @@
-"""What a job works with: models, prompts, meters, and the cells it has to decode."""
+"""A job's means: models, prompts, meters."""

@@ -1,7 +1,7 @@
 """A job's energy meter around the decode windows of its cells.
 
-Knows how a window's joules get into the records and how a row says what was wrong with them;
-nothing about how joules are measured.
+Adds a window's joules to the records, and explains missing joules in a row. Knows nothing about how
+joules are measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_SAMPLE = "all windows together are shorter than the time between two of the m
 
 
 class EnergyMetering:
-    """The job's meter; as a context manager it is open inside."""
+    """A job's energy meter, open inside its context."""
 
     def __init__(self, settings: JobSettings) -> None:
         unseen = settings.request.energy.meter == "auto" and not settings.device.startswith("cuda")
@@ -32,10 +32,10 @@ class EnergyMetering:
         self.meter = build_meter(energy, find_torch_gpu_indices(settings))
         self._is_requested = energy.meter != "none"
         self._last_reading = EnergyReading(0.0)
-        self._seconds_by_decoder = dict[int, float]()  # seconds of cells by their decoders
+        self._seconds_by_decoder = dict[int, float]()  # decoder's id -> seconds of its cell
 
     def __enter__(self) -> EnergyMetering:
-        """Opens the meter, before the models load: the idle power is the bare machine's."""
+        """Opens the meter before the models load, so that the idle power is the bare machine's."""
         self.meter.open()
         if self._is_requested and self.meter.reason:
             log.warning("no energy is measured: %s", self.meter.reason)
@@ -47,11 +47,11 @@ class EnergyMetering:
         self.meter.stop()
 
     def begin(self) -> None:
-        """Opens the decode window, as does the decoder after its prefill."""
+        """Opens the decode window; a decoder calls it after its prefill."""
         self.meter.begin()
 
     def end(self) -> None:
-        """Closes the decode window; logs a warning if the meter fails from now on."""
+        """Closes the decode window; logs a warning when the meter begins to fail."""
         previous = self._last_reading
         self._last_reading = self.meter.end()
         if (
@@ -63,9 +63,9 @@ class EnergyMetering:
 
     @contextmanager
     def metered_batch(self, decoder: AnyDecoder, repeats: Repeats) -> Iterator[Meter | None]:
-        """Meters a batch that a decoder decodes within the block; yields the meter that the decoder
-        begins and ends itself, or None. ``repeats`` is what the cell has decoded so far, in earlier
-        sessions too.
+        """Meters a batch that a decoder decodes within the block; yields the meter for the decoder
+        to begin and end itself, or None. ``repeats`` has the cell's generations so far, from
+        earlier sessions too.
         """
         meter = self.meter
         if meter.name == "none" or not meter.whole:
@@ -96,8 +96,8 @@ def add_equal_energy_shares(
 
 
 def explain_missing_energy(default_note: str, generations: Sequence[Generation]) -> list[Reason]:
-    """Returns why the energy of generations is missing or doubtful, ``default_note`` where no note
-    tells, with the number of prompts concerned.
+    """Explains why the energy of generations is missing or doubtful, with the number of prompts
+    concerned; ``default_note`` is the reason if a generation has no note.
     """
     total = len(generations)
     notes = Counter(
@@ -118,7 +118,7 @@ def find_torch_gpu_indices(settings: JobSettings) -> tuple[int, ...] | None:
     kind, _, index = settings.device.partition(":")
     if kind != "cuda":
         return None
-    if settings.pair.specs[0].tensor_parallel:  # one process per GPU, one of which meters
+    if settings.pair.specs[0].tensor_parallel:  # one process per GPU; one process meters
         return tuple(range(processes.count_local_torchrun_processes()))
     device = int(index or 0)
     maps = [spec.device_map for spec in settings.pair.specs]
@@ -130,5 +130,5 @@ def find_torch_gpu_indices(settings: JobSettings) -> tuple[int, ...] | None:
     ):
         return None
     spread = {place for place in places if isinstance(place, int)}
-    # What no map places is on the job's device.
+    # A model without a map is on the job's device.
     return tuple(sorted(spread | ({device} if None in maps else set())))

@@ -1,4 +1,4 @@
-"""Models and tokenizers that this process has loaded, for the jobs of a sweep to share."""
+"""Models and tokenizers that this process has loaded, shared by the jobs of a sweep."""
 
 import json
 import logging
@@ -42,22 +42,22 @@ from spec_bench.measure.provenance import format_device_count_and_model
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
-_TOKENS = 8  # of a pass that is timed: between one token and a tree
-_ROUNDS = 30  # so many that a moment's work of others decides no median
-_SECONDS = 1.0  # after which no further round begins
+_TOKENS = 8  # in a timed pass: between one token and a tree
+_ROUNDS = 30  # enough that brief work of other programs does not change the median
+_SECONDS = 1.0  # no further round begins after that
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
-# by a loaded model and a number of tokens: the model, and its copy with so many
+# (id of a loaded model, number of tokens) -> the model, and its copy with that vocabulary
 _limited_models: dict[tuple[int, int], tuple[LanguageModel, LanguageModel]] = {}
 _mapped_drafts: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], DraftHeads] = {}
-_usual_counts: dict[int, int] = {}  # the number of threads that was chosen: torch's before
-_checked_layers: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
+_usual_counts: dict[int, int] = {}  # chosen number of threads -> torch's number before
+_checked_layers: set[tuple[int, tuple[int, ...]]] = set()  # id of heads, their target layers
 
 
 def load_models(pair: Pair, token_count: int) -> list[LanguageModel]:
     """Loads the pair's models, the target first; ``token_count`` is the tokenizer's. Embedding rows
-    beyond it are padding and are cut; tokens that a model does not embed (say, an added padding
-    token) do no harm unless a prompt holds one, which is checked with the prompts.
+    beyond it are padding and are cut. Tokens that a model does not embed, such as an added padding
+    token, only matter if a prompt has one, which is checked with the prompts.
     """
     models = [
         _load_model_once(spec, content_id)
@@ -80,8 +80,8 @@ def load_models(pair: Pair, token_count: int) -> list[LanguageModel]:
 
 
 def _limit_vocabulary(model: LanguageModel, count: int) -> LanguageModel:
-    """Returns a copy of a model with ``count`` tokens, the same one at every call; the loaded one,
-    which other pairs use, stays as it is.
+    """Returns a copy of a model with ``count`` tokens, the same copy at every call; the loaded
+    model, which other pairs use, is not changed.
     """
     key = (id(model), count)
     if key not in _limited_models:
@@ -94,7 +94,7 @@ def _limit_vocabulary(model: LanguageModel, count: int) -> LanguageModel:
 def _map_draft_to_target_tokens(
     pair: Pair, model: LanguageModel, spec: ModelSpec, content_id: str | None, count: int
 ) -> LanguageModel:
-    """Returns a draft that takes and proposes the target's tokens, the same one at every call."""
+    """Maps a draft to the target's tokens; returns the same object at every call."""
     key = (id(model), count, pair.draft_vocabulary, pair.target)
     if key not in _mapped_drafts:
         if pair.draft_vocabulary == INTERSECTION:
@@ -115,7 +115,9 @@ def _map_draft_to_target_tokens(
 
 
 def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> DraftHeads | None:
-    """Loads the pair's draft heads of a kind, on the target's device and in its dtype, once."""
+    """Loads the pair's draft heads of a kind once, on the target's device and in its dtype; None if
+    ``kind`` is None.
+    """
     if kind is None:
         return None
     path = resolve_or_convert_model(pair.heads[kind])
@@ -134,7 +136,9 @@ def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> Draf
 
 
 def warn_of_better_eagle_layers(decoder: Any, prompt: Sequence[int]) -> None:
-    """Warns if an EAGLE-3 head would draft better from other hidden states than it is given."""
+    """Warns if an EAGLE-3 head would draft better from other hidden states than
+    those it is given.
+    """
     heads = getattr(decoder, "heads", None)
     if not isinstance(heads, Eagle3Head):
         return
@@ -146,12 +150,12 @@ def warn_of_better_eagle_layers(decoder: Any, prompt: Sequence[int]) -> None:
 
 
 def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
-    """Loads the target's tokenizer, and checks that every draft's agrees; returns it and the number
-    of its tokens.
+    """Loads the target's tokenizer and checks that the drafts' agree with it; returns the tokenizer
+    and its number of tokens.
 
-    A tokenizer that the pair names is every model's, and none is looked for beside them. A pair
-    that names a chat template gets a copy with that template. Raises ValueError: two vocabularies
-    differ, naming the first token on which they do.
+    A tokenizer that the pair names is used for all models, and their own are not read. A pair with
+    a chat template gets a copy with that template. Raises ValueError, with the first token that
+    differs, if two vocabularies differ.
     """
     places = [
         (spec.path, spec.revision, content_id)
@@ -186,7 +190,9 @@ def copy_tokenizer_for_pair(tokenizer: Any, pair: Pair) -> Any:
 
 
 def _load_model_once(spec: ModelSpec, content_id: str | None) -> LanguageModel:
-    """Loads a model once per process; ``content_id`` tells apart models of one folder over time."""
+    """Loads a model once per process; ``content_id`` distinguishes models that were in the same
+    folder.
+    """
     if (spec, content_id) in _models:
         log.info("reusing %s", spec.path)
     else:
@@ -202,20 +208,21 @@ def set_thread_count(
     target: LanguageModel,
     stored_choice: tuple[Path, str] | None = None,
 ) -> Callable[[], float]:
-    """Sets torch's number of threads: the one asked for, else, on a CPU, the faster one.
+    """Sets torch's number of threads to the requested one, else, on a CPU, to the faster one.
 
-    Passes of a small model are faster on one thread than on many, which wait for each other; those
-    of a large one on all there are. So passes of the target are timed on one thread and on as many
-    as torch would use, in turn. The choice is kept in the results folder, by machine and target, so
-    that the cells of a sweep, and of its later jobs, are timed alike: ``stored_choice`` has the
-    file there and the target's name; None keeps nothing.
+    Passes of a small model are faster on one thread than on many, which wait for each other; passes
+    of a large model are faster on all threads. So passes of the target are timed on one thread and
+    on torch's default number, in turn. The choice is stored in the results folder, by machine and
+    target, so that the cells of a sweep, and of its later jobs, use the same number:
+    ``stored_choice`` has the file and the target's name; None stores nothing.
 
     Returns:
-        What times such passes again, once: their seconds over those when threads were chosen.
+        A function that times the passes once more and returns their seconds relative to those of
+        the choice.
     """
     now = torch.get_num_threads()
     module = getattr(target, "module", None)
-    usual_count = _usual_counts.get(now, now)  # what it was before a choice of ours
+    usual_count = _usual_counts.get(now, now)  # torch's number before our choice
     count = requested_count or usual_count
     slowdown: Callable[[], float] = partial(float, 1)
     if requested_count is None:
@@ -251,8 +258,8 @@ def time_and_choose_thread_count(
     """Chooses the faster number of threads, one or ``usual_count``; returns it and a pass's
     seconds.
 
-    The file keeps both, and they are doubted: where a pass takes twice or half as long now, the
-    threads are chosen again, and the shorter time is what this job is measured by.
+    The file stores both. If a pass now takes less than half or more than twice the stored seconds,
+    the number is chosen again, and the shorter time becomes this job's reference.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.open_regular_file(path.with_suffix(".lock")) as lock:
@@ -281,7 +288,9 @@ def time_and_choose_thread_count(
 
 
 def time_by_thread_count(usual_count: int, run_pass: Callable[[], object]) -> dict[int, float]:
-    """Times a pass on one thread and on ``usual_count`` in turn; median seconds by count."""
+    """Times a pass on one thread and on ``usual_count`` threads in turn; returns count -> median
+    seconds.
+    """
     timings = {1: list[float](), usual_count: list[float]()}
     previous_count = torch.get_num_threads()
     began = perf_counter()

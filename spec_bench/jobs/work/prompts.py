@@ -1,6 +1,6 @@
-"""What a job decodes and scores: the task's examples as requests, and back from ids to texts.
+"""A job's prompts: encodes the task's examples as requests, decodes answers to texts for scoring.
 
-Also whether the models have room for them, which their configs tell; no weights are read.
+Also checks from the models' configs that the prompts fit; reads no weights.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobPrompts:
-    """A job's requests and what good answers look like."""
+    """A job's requests, with the data that scores need."""
 
     task: Task | RandomPromptTask
     tokenizer: Any
-    examples: tuple[Example, ...]  # what is asked, overlong ones cut or left out
-    # One per turn that is asked of each example. A later turn continues fixed answers, so that all
-    # decoders continue the same text, or the cell's own: such a request has a prompt as long as it
-    # can become here; `fill_in_own_answers` builds the real one.
+    examples: tuple[Example, ...]  # overlong examples are cut or left out
+    # A request per requested turn of each example. A later turn continues either fixed answers, so
+    # that all decoders continue the same text, or the cell's own answers: then the prompt here has
+    # the maximum length, and `fill_in_own_answers` builds the real prompt.
     requests: tuple[Request, ...]
-    truncated_count: int = 0  # how many examples were cut
-    skipped_count: int = 0  # how many were left out
-    # why others cannot be asked, by prompt id
+    truncated_count: int = 0  # number of examples that were cut
+    skipped_count: int = 0  # number of examples that were left out
+    # errors of prompts that cannot be encoded or do not fit, by prompt id
     error_by_prompt_id: Mapping[str, Exception] = field(default_factory=dict)
 
     @classmethod
     def from_settings(cls, settings: JobSettings, tokenizer: Any) -> JobPrompts:
-        """Encodes the job's examples. Raises ValueError: none can be encoded, or the models have no
-        room for any.
+        """Encodes the job's examples. Raises ValueError if none can be encoded, or none fits the
+        models.
         """
         task = settings.task
         max_tokens = settings.max_new_tokens
@@ -82,7 +82,7 @@ class JobPrompts:
                     cut_count += 1
             except TimeoutError as error:
                 raise UsageError(f"prompt {example.id!r}: {error}") from None
-            except ValueError as error:  # as of a chat template
+            except ValueError as error:  # such as a chat template's
                 failures |= dict.fromkeys(list_asked_prompt_ids(task, example), error)
                 continue
             example_requests.append((example, requests))
@@ -112,7 +112,7 @@ class JobPrompts:
         return prompts
 
     def log_description(self, settings: JobSettings) -> None:
-        """Logs data, ends, template and sampling, and warnings about the prompts."""
+        """Logs data, ends, template and sampling, and warns about the prompts."""
         name = self.task.name
         if self.error_by_prompt_id:
             failure = next(iter(self.error_by_prompt_id.values()))
@@ -139,7 +139,7 @@ class JobPrompts:
             f"{max_tokens} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
         )
         log.info("%s", summary)
-        if not log.isEnabledFor(logging.INFO):  # in Python, say
+        if not log.isEnabledFor(logging.INFO):  # for example in a Python session
             print(summary, file=sys.stderr)
         if isinstance(self.task, Task):
             warn_of_heads_for_other_prompts(settings, plain)
@@ -192,7 +192,7 @@ class JobPrompts:
 
     @cached_property
     def _turn_by_prompt_id(self) -> dict[str, tuple[Example, int]]:
-        """The example and the turn of it, from 0, of each prompt id."""
+        """Prompt id -> its example and turn, counted from 0."""
         example_ids = (
             (example, list_asked_prompt_ids(self.task, example)) for example in self.examples
         )
@@ -204,12 +204,12 @@ class JobPrompts:
 
     @property
     def prompt_count(self) -> int:
-        """How many prompts there are, those that cannot be asked among them."""
+        """Number of prompts, with those that cannot be decoded."""
         return len(self.requests) + len(self.error_by_prompt_id)
 
     @property
     def turn_count_without_fixed_answer(self) -> int:
-        """Number of turns that are not asked, because there is no fixed answer to continue."""
+        """Number of turns that are left out because there is no fixed answer to continue."""
         has_fixed_answers = self.task.later_turns == "fixed"
         return (
             sum(len(example.turns) for example in self.examples) - len(self._turn_by_prompt_id)
@@ -237,11 +237,11 @@ class JobPrompts:
 
     @staticmethod
     def digest_token_ids(requests: Iterable[Request]) -> str:
-        """Computes the digest of these requests' token ids."""
+        """Computes the digest of the requests' token ids."""
         return hash_json([[request.prompt_id, request.prompt_ids] for request in requests], 16)
 
     def select_requests(self, examples: Collection[Example]) -> list[Request]:
-        """Returns the requests of some examples, in order."""
+        """Selects the requests of some examples, in order."""
         example_ids = {example.id for example in examples}
         turns = self._turn_by_prompt_id
         return [
@@ -249,7 +249,7 @@ class JobPrompts:
         ]
 
     def split_into_waves(self) -> list[tuple[Request, ...]]:
-        """Returns the requests in groups; a group needs answers only of groups before it."""
+        """Splits the requests into groups; a group needs only answers of earlier groups."""
         continues_own = self.task.later_turns == "own"
         turns = group_by_key(
             (self._turn_by_prompt_id[request.prompt_id][1] if continues_own else 0, request)
@@ -260,7 +260,9 @@ class JobPrompts:
     def fill_in_own_answers(
         self, requests: Sequence[Request], generations: Mapping[str, Generation]
     ) -> list[Request]:
-        """Returns the requests of a wave with a cell's own earlier answers in later turns."""
+        """Fills a cell's own earlier answers into the later turns of requests. Raises PromptError
+        if an answer is missing.
+        """
         resolved_requests = []
         for request in requests:
             example, turn = self._turn_by_prompt_id[request.prompt_id]
@@ -280,7 +282,7 @@ class JobPrompts:
         return resolved_requests
 
     def decode_texts(self, generations: Iterable[Generation]) -> dict[str, str]:
-        """Decodes the answers' texts by prompt id, for scoring only; counts come from token ids."""
+        """Decodes the answers' texts by prompt id, for scores only; counts are of token ids."""
         return {
             generation.prompt_id: self.task.extract_scored_text(
                 decode_without_end_token(self.tokenizer, generation.tokens)
@@ -290,7 +292,7 @@ class JobPrompts:
 
 
 def warn_of_heads_for_other_prompts(settings: JobSettings, is_plain: bool) -> None:
-    """Warns of heads that learned prompts in a chat template if these are plain, or the
+    """Warns if heads were trained on prompts in a chat template and these prompts are plain, or the
     reverse.
     """
     head_kinds = {cell.config.heads for cell in settings.cells}
@@ -306,8 +308,8 @@ def warn_of_heads_for_other_prompts(settings: JobSettings, is_plain: bool) -> No
 
 
 def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
-    """Encodes an example as requests, one per turn that is asked. If turns continue own answers, a
-    later one's limit is what is left of the models' room after answers at their limits, so that
+    """Encodes an example as requests, one per requested turn. If turns continue the cell's own
+    answers, a later turn's limit is the models' room after earlier answers of full length, so that
     1024 tokens per turn fit into 2048.
     """
     task = settings.task
@@ -331,8 +333,8 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
 
 
 def _measure_needed_prompt_room(requests: Sequence[Request], limit: int) -> int:
-    """Returns the room for prompts that the requests need, in tokens, if each answer takes
-    ``limit``: that of the longest prompt, less what its own limit is shorter.
+    """Returns the tokens that the prompts need beside an answer of ``limit`` tokens; a request with
+    a lower limit needs less.
     """
     return max(
         (len(request.prompt_ids) + request.max_new_tokens - limit for request in requests),
@@ -341,14 +343,16 @@ def _measure_needed_prompt_room(requests: Sequence[Request], limit: int) -> int:
 
 
 def list_asked_prompt_ids(task: Task | RandomPromptTask, example: Example) -> tuple[str, ...]:
-    """Lists the prompt ids of the turns that are asked: the example's id; with ``/TURN`` if it has
-    several.
+    """Lists the prompt ids of an example's requested turns: the example's id, with ``/TURN`` if it
+    has several turns.
     """
     return example.prompt_ids[: task.count_asked_turns(example) if isinstance(task, Task) else 1]
 
 
 def get_tree_depth(config: DecoderConfig) -> int:
-    """Returns the positions that a draft tree takes behind the text, the decoder's ``depth``."""
+    """Returns the depth of the decoder's draft tree, the number of positions that it needs after
+    the text; 0 without a tree.
+    """
     from spec_bench.tree.base import GrownTree  # imports torch
 
     tree: Any = config.tree
@@ -356,7 +360,9 @@ def get_tree_depth(config: DecoderConfig) -> int:
 
 
 def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
-    """Estimates the cache slots of a prompt of so many tokens, as ``count_slots_per_row`` does."""
+    """Estimates the cache slots of a prompt of ``prompt`` tokens, as
+    ``count_slots_per_row`` does.
+    """
     from spec_bench.tree.base import GrownTree
 
     tree: Any = config.tree
@@ -367,8 +373,8 @@ def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) ->
 
 
 def find_prompt_and_answer_room(settings: JobSettings) -> int | None:
-    """Returns the tokens of a prompt and its answer that all models have room for beside a tree;
-    None if no model has a limit.
+    """Returns the number of tokens that fit into all models for a prompt and its answer, next to a
+    tree; None if no model has a limit.
     """
     lengths = [
         length for spec in settings.pair.specs if (length := _read_context_length(spec)) is not None
@@ -379,8 +385,8 @@ def find_prompt_and_answer_room(settings: JobSettings) -> int | None:
 def find_overlong_prompts(
     settings: JobSettings, requests: Sequence[Request]
 ) -> dict[str, Exception]:
-    """Finds prompts that some cell's models have no room for; returns an error by prompt id. Raises
-    UsageError: these are all.
+    """Finds prompts that do not fit the models of some cell; returns errors by prompt id. Raises
+    UsageError if no prompt fits.
     """
     if settings.server_settings:
         return {}  # the server knows its limit
@@ -425,5 +431,5 @@ def _read_context_length(spec: ModelSpec) -> int | None:
 
     try:
         return get_max_sequence_length(load_config(spec.path, spec.revision).get_text_config())
-    except Exception:  # whatever it is, loading the model hits it again and says so
+    except Exception:  # loading the model raises the same error later
         return None
