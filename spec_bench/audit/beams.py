@@ -54,7 +54,7 @@ class BeamLayerCase(NamedTuple):
 
 
 class EnumeratedTrialOutcomes:
-    """Trials with given outcomes [B, T]; ``probability`` [B] is that of the outcomes read."""
+    """Trials with given outcomes [B, T]; collects the outcomes' ``probability`` [B]."""
 
     def __init__(self, outcomes: Tensor) -> None:
         self._outcomes = outcomes

@@ -26,7 +26,7 @@ from spec_bench.verify.walk import NodeRule, Verdict
 
 TOLERANCE = 1e-12
 MAX_CHILDREN = 4  # of a node in a rule's cases
-VOCABS = (3, 5)  # in the larger one the last of 4 children has a choice
+VOCABS = (3, 5)  # in the larger vocabulary the last of 4 children has a choice
 
 Law = Siblings | Literal["several_drafts"]
 LAW_NAMES: dict[Law, str] = {

@@ -1,1 +1,1 @@
-"""What is read off the machine: provenance, memory, energy. Imports the records only."""
+"""Measurements of the machine: provenance, memory, energy. Imports the records only."""

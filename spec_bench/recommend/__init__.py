@@ -1,1 +1,1 @@
-"""Which decoder to use here, what a draft would need, and trees fitted to a pair."""
+"""Recommends a decoder, computes the draft that would pay, and fits trees to a pair."""

@@ -1,1 +1,1 @@
-"""Where results go: CSV, console, Weights & Biases. Imports the records only."""
+"""Destinations of results: CSV, console, Weights & Biases. Imports the records only."""

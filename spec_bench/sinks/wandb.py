@@ -74,7 +74,9 @@ class WandbSink:
 
 @sink("wandb")
 def build_wandb_sink(config: WandbSettings, folder: Path) -> WandbSink | None:
-    """Builds ``sink.wandb``, or None if off. Raises UsageError: ``online`` without an account."""
+    """Builds ``sink.wandb``; None if it is off. Raises UsageError for ``online`` without an
+    account.
+    """
     if not config.enabled:
         return None
     if config.mode == "online":
@@ -269,7 +271,7 @@ def open_wandb_run(
 
 @contextmanager
 def _open_note(sink: WandbSink, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
-    """Yields the note of what was logged of a run (``content``, ``steps``); saves its changes."""
+    """Yields the note of a run's logged ``content`` and ``steps``; saves its changes."""
     folder.mkdir(parents=True, exist_ok=True)
     with files.open_regular_file(folder / ".wandb.lock") as lock:
         files.lock_file(lock, may_wait=True)

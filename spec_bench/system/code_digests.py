@@ -1,7 +1,7 @@
-"""What identifies the code of another package's rule, policy or drafter: its Python files.
+"""Computes digests of the code of another package's rule, policy or drafter: its Python files.
 
-Digests are of the files as they were when a definition was registered, which is when its module was
-loaded: a process decodes by that code, whatever its files become.
+Files are digested when a definition is registered, which is when its module is loaded. A process
+decodes with that code even if the files change later.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from typing import Any
 from spec_bench.system.file_digests import hash_file_with_cache
 
 _OURS = __name__.partition(".")[0]
-_digests: dict[Any, dict[str, str]] = {}  # by what is defined
+_digests: dict[Any, dict[str, str]] = {}  # by definition
 
 
 def read_code_digests(definition: Any) -> dict[str, str]:
-    """Returns the SHA-256 of every Python file of the top-level package that a class or function is
-    from, or of its single module, by path; of what was typed in, that of its text. Empty for this
-    package's own. Raises OSError: a file cannot be read.
+    """Returns the SHA-256, by path, of every Python file of the top-level package that defines a
+    class or function, or of its single module. For a definition without a file it is the digest of
+    its text. Empty for definitions of this package. Raises OSError if a file cannot be read.
     """
     if definition not in _digests:
         _digests[definition] = _read_digests_now(definition)
@@ -55,13 +55,13 @@ def _read_digests_now(definition: Any) -> dict[str, str]:
 def _get_source_or_bytecode(definition: Any) -> str:
     try:
         return inspect.getsource(definition)
-    except (OSError, TypeError):  # typed in, and kept nowhere
+    except (OSError, TypeError):  # typed in, without a file
         functions = [definition, *vars(definition).values()]
         codes = [getattr(function, "__code__", None) for function in functions]
         return repr([_list_code(code) for code in codes if code is not None])
 
 
 def _list_code(code: CodeType) -> list[Any]:
-    """Lists what a function was compiled to, without addresses."""
+    """Lists bytecode, names and constants of a compiled function, without addresses."""
     constants = [_list_code(c) if isinstance(c, CodeType) else c for c in code.co_consts]
     return [code.co_code, code.co_names, constants]

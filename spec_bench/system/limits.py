@@ -1,4 +1,4 @@
-"""Limits of time and memory for what others wrote: templates, tokenizers, servers' answers."""
+"""Limits of time and memory for others' templates, tokenizers and servers."""
 
 import os
 import threading

@@ -102,8 +102,8 @@ class Task:
 
     name: NonEmptyStr
     source: RowSource
-    # text of one turn with ``{field}`` in it; of several templates the first whose fields are all
-    # filled is used (an optional context)
+    # text of one turn with ``{field}`` in it; of several templates the first is used that has all
+    # its fields filled (for an optional context)
     template: Annotated[Texts, MinLen(1), Requirement(TEMPLATE)]
     # name in the template -> column or path into columns; ``id`` and ``category`` need no template
     fields: Annotated[
@@ -153,7 +153,7 @@ class Task:
     answers: NonEmptyStr | None = None
     # whether FastChat's judge grades the answers; ``spec-bench answers`` then writes the questions
     judged: StrictBool = False
-    # what to do with a prompt that is too long for the models (see ``fit_to_context``)
+    # treatment of a prompt that is too long for the models (see ``fit_to_context``)
     overlong: Literal["fail", "truncate", "skip"] = "fail"
     # whether a limit takes the first rows or random ones
     sample: Literal["first", "random"] = "first"

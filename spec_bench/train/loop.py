@@ -152,8 +152,8 @@ class TrainingCheckpoint:
             torch.save(state, stream)  # given a path, torch would hide the cause of an error
 
     def load(self, module: nn.Module, optimiser: Optimizer) -> TrainingProgress:
-        """Restores the last checkpoint and returns its progress, or that of step 0 if there is
-        none. Moves a damaged file aside and starts from step 0. Raises UsageError if the file is of
+        """Restores the last checkpoint and returns its progress; without a checkpoint, that of step
+        0. Moves a damaged file aside and starts from step 0. Raises UsageError if the file has
         other settings or models.
         """
         if not self.file.is_file():

@@ -56,8 +56,8 @@ def make_untrained_heads(
     seed: int,
     dialogues: Sequence[Dialogue] = (),
 ) -> TrainableHead:
-    """Makes the heads to train, or the draft model if ``head.kind`` is that. Heads with
-    ``head.init=target`` start with the target's last layer; those with a smaller vocabulary get the
+    """Makes the heads to train, or the draft model if ``head.kind`` is ``draft_model``. Heads with
+    ``head.init=target`` start with the target's last layer; heads with a smaller vocabulary get the
     most frequent tokens of the answers.
     """
     table = model.module.get_input_embeddings().weight

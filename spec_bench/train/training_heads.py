@@ -259,7 +259,7 @@ def _repeat_kv_heads(q: Tensor, *parts: Tensor) -> list[Tensor]:
 
 
 class UnrolledAttention:
-    """Attention of each row over the step-0 keys of all rows up to it and its own later keys."""
+    """Attention of each row over the step-0 keys of rows up to it, and over its own later keys."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows  # [B, A] rows of the later steps

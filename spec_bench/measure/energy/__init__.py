@@ -1,9 +1,9 @@
 """Energy meters: they measure joules, or give the reason why a number is missing.
 
 ``nvml`` reads the GPU's energy counter, ``nvidia_smi`` integrates sampled power over time,
-``paper`` sums one sample per second, ``rapl`` reads the processor's counters, ``auto`` takes what a
-GPU has, ``none`` is no meter.
-Another package registers its own by ``@meter`` and names the module in ``spec_bench.meters``.
+``paper`` sums one sample per second, ``rapl`` reads the processor's counters, ``auto`` takes the
+first GPU meter that works, ``none`` is no meter. Another package registers its own meter with
+``@meter`` and declares the module as an entry point of ``spec_bench.meters``.
 """
 
 from spec_bench.measure.energy.meters import EnergyMeter as EnergyMeter

@@ -30,9 +30,9 @@ def select_job_gpus(
 ) -> list[Gpu]:
     """Selects the GPUs that the job uses, so that no other job's watts are counted.
 
-    Those in ``configured_gpus``; without it those at ``visible_ordinals`` (default: all) of the
-    ones that CUDA_VISIBLE_DEVICES shows. Raises ``UnmeteredError`` if there is none, or only a part
-    of a GPU without a power sensor.
+    They are those in ``configured_gpus``, or, without it, those at ``visible_ordinals`` (None: all)
+    of the GPUs that CUDA_VISIBLE_DEVICES shows. Raises ``UnmeteredError`` if there is none, or only
+    a part of a GPU without a power sensor.
     """
     if configured_gpus is not None:
         return [_find_gpu(gpus, name) for name in configured_gpus]
@@ -47,10 +47,10 @@ def select_job_gpus(
 def select_visible_gpus(gpus: Sequence[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
     """Parses CUDA_VISIBLE_DEVICES as CUDA does and returns these GPUs in its order.
 
-    It lists indices or beginnings of UUIDs; what follows the first wrong one is not visible (CUDA
-    C++ Programming Guide, "CUDA Environment Variables"). Indices are taken in PCI bus order: CUDA
-    uses it too on machines with GPUs of one kind, elsewhere with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-    Raises ``UnmeteredError`` if it names a MIG instance.
+    The variable lists indices or beginnings of UUIDs; entries after the first wrong one are not
+    visible (CUDA C++ Programming Guide, "CUDA Environment Variables"). Indices are in PCI bus
+    order, as in CUDA on machines with GPUs of one kind; on others CUDA needs
+    CUDA_DEVICE_ORDER=PCI_BUS_ID. Raises ``UnmeteredError`` if the variable names a MIG instance.
     """
     if cuda_visible_devices is None:
         return list(gpus)
@@ -88,7 +88,7 @@ def get_job_nvml_handles(
     devices: Sequence[str] | None,
     ordinals: Sequence[int] | None,
 ) -> list[Any]:
-    """Returns NVML handles of the job's GPUs (``select_job_gpus``), or raises NVML's own error."""
+    """Returns NVML handles of the job's GPUs, see ``select_job_gpus``. Raises NVML's own errors."""
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
@@ -137,29 +137,30 @@ class NvmlMeter(EnergyMeter[tuple[int, ...]]):
             self._nvml = None
 
 
-# The processor's counters count whole packages, other processes' work included, and memory where
-# the processor meters it. Since Linux 5.10 only root may read them.
+# The processor's counters count whole packages, other processes' work included, and memory if the
+# processor meters it. Since Linux 5.10 only root may read them.
 
-# no package takes more: a counter of 65.5 kJ begins anew after 65 s or later
+# Upper bound of a package's power: a counter of 65.5 kJ wraps after 65 s at the earliest.
 _MAX_PACKAGE_W = 1000.0
 
 
 @meter("rapl", root=RAPL_ROOT, update_period_s=0.001, idle_s=3.0)
 class RaplMeter(EnergyMeter[tuple[int, ...]]):
-    """Sums what the processor's energy counters have counted.
+    """Sums the increases of the processor's energy counters.
 
-    A counter wraps to 0 after its largest value and does not count how often. So a thread reads
-    all of them four times in the shortest time that a wrap can take.
+    A counter wraps to 0 after its largest value and does not count the wraps. Therefore a thread
+    reads all counters four times within the shortest possible time between wraps.
     """
 
     name = "rapl"
-    _max_uj: Mapping[Path, int]  # each counter's folder -> its largest value; after it comes 0
+    _max_uj: Mapping[Path, int]  # each counter's folder -> the largest value before it wraps to 0
     _lock = threading.Lock()
 
     def start(self) -> None:
-        """Finds the counters of packages and of memory outside them.
+        """Finds the counters of packages, and of memory outside of packages.
 
-        Not of cores (part of a package), the platform, or ``intel-rapl-mmio`` (the same packages).
+        Leaves out counters of cores (part of a package), of the platform, and in
+        ``intel-rapl-mmio`` (the same packages).
         """
         self._stop_event = threading.Event()
         root = Path(self.settings.root)
@@ -179,7 +180,7 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
 
     def _keep_reading(self) -> None:
         while not self._stop_event.wait(min(self._max_uj.values()) * 1e-6 / _MAX_PACKAGE_W / 4):
-            with suppress(UnmeteredError):  # whoever opens or closes a window meets it again
+            with suppress(UnmeteredError):  # the next window raises it again
                 self.mark()
 
     def mark(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Energy meters: settings, measured windows, and reasons in place of exceptions.
 
-A meter must never end a run that took hours: whatever fails in it becomes the reason of an empty
-cell. Knows nothing about where joules come from, nor about tokens, decoders or cells.
+A meter must never end a run that took hours: an error in it becomes the reason of an empty cell.
+Knows nothing about the source of joules, nor about tokens, decoders or cells.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Mark = TypeVar("Mark")
 
 
 class UnmeteredError(Exception):
-    """Energy could not be measured. The message is the reason, and names no single window."""
+    """Energy could not be measured. The message is the reason; it does not name a window."""
 
 
 @dataclass(frozen=True)
 class EnergyReading:
     """Energy of one window."""
 
-    energy_j: float | None  # joules in the window, None if nothing meters them
-    note: str = ""  # why there is no number, or what to mind about it
-    window_s: float = 0.0  # between ``begin`` and ``end``
+    energy_j: float | None  # joules in the window; None if not measured
+    note: str = ""  # reason of a missing number, or a caveat
+    window_s: float = 0.0  # seconds between ``begin`` and ``end``
 
 
 class MeterKind(NamedTuple):
     """A registered meter."""
 
-    build: Callable[[Any, Sequence[int] | None], Any]  # by settings and GPUs as torch counts
-    settings: Mapping[str, Any]  # with their defaults; the same as in ``conf/energy``
+    build: Callable[[Any, Sequence[int] | None], Any]  # from settings and torch's GPU ordinals
+    settings: Mapping[str, Any]  # names and defaults, the same as in ``conf/energy``
 
 
 meter: Registry[MeterKind] = Registry(
@@ -50,7 +50,7 @@ meter: Registry[MeterKind] = Registry(
     lambda _, build, **settings: MeterKind(build, settings),
     within="spec_bench.measure.energy",
 )
-"""The meters by name; also the decorator that registers one, with the settings that it takes."""
+"""The meters by name; also the decorator that registers a meter with its settings."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class EnergySettings:
     meter: str = "none"
     period_s: Annotated[float, Interval(ge=0.001)] = None  # type: ignore[assignment] # between samples
     update_period_s: Seconds = 0.0  # between updates of the sensor or counter itself
-    idle_s: Seconds = 0.0  # idle power is measured so long before the run; 0: not
-    # indices or UUIDs of GPUs to add up; None: the job's
+    idle_s: Seconds = 0.0  # seconds of measuring idle power before the run; 0: not measured
+    # indices or UUIDs of the GPUs to add up; None: the job's GPUs
     devices: Annotated[tuple[str, ...], MinLen(1)] | None = None
     root: str = RAPL_ROOT  # the kernel's powercap interface
     more: dict[str, Any] = field(  # settings of another package's meter, as written
@@ -81,10 +81,10 @@ class EnergySettings:
             raise UsageError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
     def get_run_id_settings(self) -> str | dict[str, Any]:
-        """Returns the settings that change a number; only the name if nothing is measured."""
+        """Returns the settings that change a number; only the meter's name if there are none."""
         names = meter[self.meter].settings
         if not names:
-            # Whether a device has a meter is no setting: the cell stays the same.
+            # Whether ``auto`` finds a meter is no setting: the cell's run id stays the same.
             return "none" if self.meter == "auto" else self.meter
         values = {
             name: self.more[name] if name in self.more else getattr(self, name) for name in names
@@ -127,7 +127,7 @@ def build_meter(
     config: EnergySettings | Mapping[str, Any], ordinals: Sequence[int] | None = None
 ) -> EnergyMeter[Any]:
     """Builds the configured meter, not yet open, for the GPUs at torch's ``ordinals`` (None: all
-    visible ones). Raises as ``parse_energy_settings`` does.
+    visible GPUs). Raises UsageError like ``parse_energy_settings``.
     """
     settings = parse_energy_settings(config)
     energy_meter: EnergyMeter[Any] = meter[settings.meter].build(settings, ordinals)
@@ -136,22 +136,22 @@ def build_meter(
 
 @meter("none")
 class EnergyMeter(Generic[Mark]):
-    """Base class of meters; by itself it measures nothing and gives that as its reason.
+    """Base class of meters; the base class measures nothing, for the reason "no meter".
 
-    A job opens it once, and synchronises the device before ``begin`` and ``end``. Subclasses
+    A job opens a meter once, and synchronises the device before ``begin`` and ``end``. Subclasses
     override ``start``, ``mark``, ``joules`` and ``stop``.
     """
 
     name = "none"  # its key in ``conf/energy``
-    # whether a window spans all that a cell does for a batch, with prefill, on all GPUs of the
+    # whether a window spans all work of a cell for a batch, prefill included, on all GPUs of the
     # machine
     whole = False
-    clock_s = 0.0  # seconds of all such windows of the cell until now
+    clock_s = 0.0  # seconds of all such windows of the cell so far
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
         self.settings = settings
         self.ordinals = ordinals
-        self.reason = "the meter is not open"  # why it gives no number; "" if it gives one
+        self.reason = "the meter is not open"  # reason of missing numbers; "" if there are numbers
         # Seconds between samples of power, or between updates of a counter.
         self.period_s: float | None = settings.period_s or settings.update_period_s or None
         self.idle_power_w: float | None = None  # None before ``open`` and if unknown
@@ -159,19 +159,19 @@ class EnergyMeter(Generic[Mark]):
         self._mark: Mark | UnmeteredError = UnmeteredError("no window was opened")
 
     def start(self) -> None:
-        """Finds the devices and starts measuring; raises ``UnmeteredError`` if it cannot."""
+        """Finds the devices and starts measuring. Raises ``UnmeteredError`` if that fails."""
         raise UnmeteredError("no meter")
 
     def mark(self) -> Mark:
-        """Reads a time or counters at either end of a window."""
+        """Reads a time or counters at the begin or end of a window."""
         raise NotImplementedError
 
     def joules(self, begin: Mark, end: Mark) -> tuple[float, str]:
-        """Returns joules between two marks and a caveat ("" if none); raises ``UnmeteredError``."""
+        """Returns the joules between two marks, and a caveat or "". Raises ``UnmeteredError``."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stops measuring; is called after a failed ``open`` or ``start`` too."""
+        """Stops measuring; also called after ``open`` or ``start`` has failed."""
 
     def idle_w(self, begin: Mark, end: Mark, seconds: float) -> float:
         """Returns the mean watts between two marks, ``seconds`` apart."""
@@ -194,7 +194,7 @@ class EnergyMeter(Generic[Mark]):
             self.stop()
 
     def begin(self) -> None:
-        """Opens a window and forgets one that was not closed."""
+        """Opens a window; discards an earlier window that was not closed."""
         self._began_s = time.perf_counter()
         self._mark = self._try_mark()
 
@@ -230,9 +230,9 @@ class EnergyMeter(Generic[Mark]):
 
 @meter("auto")
 class FirstWorkingGpuMeter:
-    """Uses the first GPU meter that opens, under its name; else none, with all of their reasons.
+    """Uses the first GPU meter that opens, under its name; if none opens, gives the reasons of all.
 
-    A processor's counters are not tried: only root reads them, and they count whole packages.
+    The processor's counters are not tried: only root reads them, and they count whole packages.
     """
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
@@ -247,7 +247,7 @@ class FirstWorkingGpuMeter:
         return getattr(self._meter, name)
 
     def open(self) -> None:
-        """Opens the first meter that works, the more exact one first."""
+        """Opens the first meter that works; tries the more exact meter first."""
         reasons = []
         for name in ("nvml", "nvidia_smi"):
             candidate = meter[name].build(parse_energy_settings({"meter": name}), self._ordinals)

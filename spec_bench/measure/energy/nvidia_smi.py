@@ -1,8 +1,8 @@
 """Energy from ``nvidia-smi``: a process that prints power with time stamps, and joules from these
 samples.
 
-The process runs for the whole job, so that sampling costs decoding only a thread that reads lines.
-Times are the program's own stamps, so samples of GPUs and clocks do not mix.
+The process runs for the whole job, so that sampling costs the decoding only a thread that reads
+lines. Times are the program's own stamps, so that there is one clock for all samples.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError, meter
 
 PROGRAM = "nvidia-smi"
 ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
-_PATIENCE_S = 6.0  # beyond the period, for late samples: of all windows together
+_PATIENCE_S = 6.0  # waiting for late samples beyond the period, in all windows together
 _WIDE_PERIODS = 5  # samples further apart are flagged
-_DRIFT = 1e-3  # a clock that is kept right runs no faster or slower than that
+_DRIFT = 1e-3  # largest relative error of the speed of a clock that is kept synchronised
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Looked up here: a new child of a process with threads must not load anything.
 _prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 _STAMP = "%Y/%m/%d %H:%M:%S.%f"
 
 Trace = tuple[list[float], list[float]]
-"""Seconds since the epoch, ascending; watts."""
+"""Ascending seconds since the epoch, and watts at these times."""
 
 
 @meter(
@@ -51,15 +51,15 @@ Trace = tuple[list[float], list[float]]
 class NvidiaSmiMeter(EnergyMeter[float]):
     """Integrates power over the samples' time stamps by the trapezoid rule and sums the GPUs.
 
-    ``power.draw`` is an average over the last second on GPUs since Ampere (GA100 excepted), which
-    smears a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it. After
-    each window the meter waits for the next sample; that wait is in no clock reading.
+    On GPUs since Ampere (except GA100) ``power.draw`` is an average over the last second, which
+    blurs a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it. After
+    each window the meter waits for the next sample; no clock reading includes that wait.
     """
 
     name = "nvidia_smi"
     fields: Sequence[str] = ("power.draw.instant", "power.draw")  # the first that is known
     _sampler: PowerSampler | None = None
-    _clocks = (0.0, 0.0)  # at the last mark: seconds since the epoch, and of a clock nobody sets
+    _clocks = (0.0, 0.0)  # at the last mark: ``time.time`` and ``time.monotonic``
 
     def start(self) -> None:
         try:
@@ -75,7 +75,7 @@ class NvidiaSmiMeter(EnergyMeter[float]):
             if meters_machine
             else select_job_gpus(gpus_of_machine, devices, self.ordinals)
         )
-        period_s = self.settings.period_s / (20 if self.whole else 1)  # one is picked of these
+        period_s = self.settings.period_s / (20 if self.whole else 1)  # dense, to interpolate
         self._sampler = PowerSampler(gpus, find_power_field(gpus, self.fields), period_s)
         self._sampler.start()
         self._clocks = time.time(), time.monotonic()
@@ -108,16 +108,16 @@ class NvidiaSmiMeter(EnergyMeter[float]):
 
 @meter("paper", period_s=1.0, idle_s=3.0, devices=None)
 class DsbdPaperMeter(NvidiaSmiMeter):
-    """Sums one sample of watts per second of all that a cell does, as the DSBD authors do.
+    """Sums one sample of power per second over all work of a cell, as the DSBD authors do.
 
     Their loop over the prompts is one window, from the first prefill on (arXiv:2409.16560, Appendix
-    B; ``evaluation.py`` and ``gpu_power_monitor.py`` of their code): every second the power.draw of
-    all GPUs that nvidia-smi lists is added up, as if each sample stood for one second, without the
-    first sample. Here cells take turns, so the seconds are those of the cell's own clock, which
-    stands while others decode. A sample belongs to the window in which its second ended, and only
-    the sum of all windows says anything. Theirs are further apart by the time that nvidia-smi takes
-    to start, which their sum ignores, and hold a pass that scores each answer: here the decoding
-    knows its likelihood.
+    B; ``evaluation.py`` and ``gpu_power_monitor.py`` of their code). Every second they add up the
+    power.draw of all GPUs that nvidia-smi lists, as if each sample stood for one second; the first
+    sample is left out. Here cells take turns, so the seconds are those of the cell's own clock,
+    which stops while other cells decode. A sample belongs to the window in which its second ends,
+    and only the sum over all windows is meaningful. Two differences remain: their samples are
+    further apart, by the time that nvidia-smi takes to start, which their sum ignores; and their
+    window includes a pass that scores each answer, whereas the decoding here knows the likelihoods.
     """
 
     name = "paper"
@@ -137,11 +137,11 @@ class DsbdPaperMeter(NvidiaSmiMeter):
         return watts * period_s, note
 
     def idle_w(self, begin: float, end: float, seconds: float) -> float:
-        # Idle power is not part of the protocol: a sum of one or two samples is not in watts.
+        # Idle power is not part of the protocol, whose sum of one or two samples is no mean power.
         return super().joules(begin, end)[0] / seconds
 
 
-# From samples of power to energy: times are seconds on one clock, ascending; power is in watts.
+# Energy from samples of power: ascending times in seconds on one clock; power in watts.
 
 
 def integrate_power_j(
@@ -150,7 +150,7 @@ def integrate_power_j(
     begin_s: float,
     end_s: float,
 ) -> float:
-    """Integrates power over a window by the trapezoid rule, its ends interpolated; joules.
+    """Integrates power over a window by the trapezoid rule, interpolated at the ends; joules.
 
     Raises ``UnmeteredError`` if the samples do not cover the window.
     """
@@ -174,9 +174,10 @@ def find_largest_sample_gap_s(times_s: Sequence[float], begin_s: float, end_s: f
 
 
 def query_gpus(fields: Iterable[str]) -> list[list[str]]:
-    """Queries these fields of all GPUs once; returns a list of cells for each.
+    """Queries these fields of all GPUs once; returns a list of cells per GPU.
 
-    Raises ``UnmeteredError`` with the program's first line if it is missing or fails.
+    Raises ``UnmeteredError`` if the program is missing, or with the first line of its output if it
+    fails.
     """
     capture: dict[str, Any] = {
         "stdout": subprocess.PIPE,
@@ -198,7 +199,7 @@ def query_gpus(fields: Iterable[str]) -> list[list[str]]:
 def find_power_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
     """Finds the first power field that is a number on all of these GPUs.
 
-    Raises ``UnmeteredError`` about the last field if none is.
+    Raises ``UnmeteredError`` about the last field if no field is.
     """
     last_error = UnmeteredError(f"{PROGRAM} has no power field")
     for field in fields:
@@ -214,7 +215,7 @@ def find_power_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
 
 
 def _parse_watts(text: str, field: str, gpu_index: int) -> float:
-    """Parses a power; raises ``UnmeteredError`` for ``[N/A]`` and the like."""
+    """Parses a power in watts. Raises ``UnmeteredError`` for ``[N/A]`` and the like."""
     try:
         return float(text)
     except ValueError:
@@ -222,7 +223,7 @@ def _parse_watts(text: str, field: str, gpu_index: int) -> float:
 
 
 def _build_query_command(fields: Iterable[str]) -> list[str]:
-    """Builds the command line; raises ``UnmeteredError`` if the program is missing."""
+    """Builds the command line. Raises ``UnmeteredError`` if the program is missing."""
     program = shutil.which(PROGRAM)
     if program is None:
         raise UnmeteredError(f"no {PROGRAM} on PATH")
@@ -238,7 +239,7 @@ class PowerSample(NamedTuple):
 
 
 def parse_power_sample(line: str, field: str) -> PowerSample:
-    """Parses ``timestamp, index, power`` in UTC.
+    """Parses a line ``timestamp, index, power`` with the time in UTC.
 
     Raises ``UnmeteredError`` for a bad line or a power that is no number.
     """
@@ -261,7 +262,7 @@ class PowerSampler:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._new_sample = threading.Condition()
-        self._patience_s = ANSWER_S  # for the first sample; then what is left of `_PATIENCE_S`
+        self._patience_s = ANSWER_S  # for the first sample; then the rest of `_PATIENCE_S`
         self._end_reason = ""
 
     def start(self) -> None:
@@ -279,9 +280,9 @@ class PowerSampler:
     def wait_for_samples(self, begin_s: float, end_s: float) -> list[Trace]:
         """Waits for a sample after the window and returns each GPU's samples around it.
 
-        The first one is the last before the window; earlier ones are forgotten. Raises
-        ``UnmeteredError`` if samples stay away. Late ones use up the patience with later ones, so
-        that a slow program costs a job some seconds in all and not at each window.
+        The first sample returned is the last before the window; earlier ones are deleted. Raises
+        ``UnmeteredError`` if no sample arrives in time. All late samples share one patience, so
+        that a slow program costs a job some seconds in total, not at each window.
         """
         due_s = time.monotonic() + self.period_s
         with self._new_sample:
@@ -310,7 +311,9 @@ class PowerSampler:
             self._reader.join()
 
     def _read_samples(self, command: Sequence[str]) -> None:
-        """Runs in the thread: parses lines into samples until the program ends or prints others."""
+        """Parses lines into samples, in a thread of its own, until the program ends or prints a bad
+        line.
+        """
         reason = ""
         try:
             self._process, terminal = _spawn_on_terminal(command)
@@ -342,8 +345,9 @@ def _spawn_on_terminal(command: Sequence[str]) -> tuple[subprocess.Popen[bytes],
     """Starts a program that is killed when the calling thread ends; returns it and the descriptor
     of the terminal that it prints to.
 
-    To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. ``TZ``
-    makes its time stamps UTC. In a session of its own it gets no interrupt meant for the job.
+    Into a pipe a program may print in blocks of seconds; to a terminal it prints line by line.
+    ``TZ`` makes its time stamps UTC. In its own session it gets no interrupt that is meant for the
+    job.
     """
     terminal, output = os.openpty()
     try:
@@ -363,7 +367,8 @@ def _spawn_on_terminal(command: Sequence[str]) -> tuple[subprocess.Popen[bytes],
 def _die_with_parent(parent_pid: int) -> None:
     """Makes the kernel kill this new child process when the thread that started it ends.
 
-    A job that was killed before this call sends no signal: then the parent is another process.
+    If the job was killed before this call, there will be no signal: the process then has another
+    parent, and exits.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent_pid:
@@ -371,7 +376,7 @@ def _die_with_parent(parent_pid: int) -> None:
 
 
 def _iter_terminal_lines(terminal: FileIO) -> Iterator[str]:
-    """Reads whole lines as they arrive until the program has ended."""
+    """Yields whole lines as they arrive, until the program has ended."""
     tail = b""
     while True:
         try:
