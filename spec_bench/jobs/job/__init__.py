@@ -1,1 +1,1 @@
-"""One job from beginning to end, in this process or through a server."""
+"""One job from start to end, decoded in this process or by a server."""

@@ -1,8 +1,8 @@
-"""One job: every cell's records on disk as they come, and its results collected.
+"""Runs one job: decodes its cells, with every record on disk at once, and collects the results.
 
-``session`` says how the cells take turns, a backend who decodes them: the pair's models, here and
-in the processes that share a split target, or a server. The baseline is among the cells even if it
-was complete before. A killed job continues after its last record.
+``session`` decides the order in which cells decode. A backend decodes: the pair's models, in this
+process and in those that share a split target, or a server. The baseline is among the cells even if
+it was complete before. A killed job continues after its last record.
 """
 
 import logging
@@ -57,22 +57,22 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
-RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on an H100
-# seconds for which Inductor compiles a decoder's iteration, at most; a CPU's, no GPU measured it
+RECORDED_GAIN = 2.5  # an eager iteration's seconds over a recorded iteration's, on an H100
+# maximum seconds that Inductor compiles a decoder's iteration; measured on a CPU, not on a GPU
 FUSING_S = 180
-FUSING_SHARE = 0.05  # of a job's decoding that it may take
+FUSING_SHARE = 0.05  # maximum share of a job's decoding time for that
 _WARMUP_TOKENS = 4  # an iteration or a few
-# Called with what the job does now.
+# Called with the job's new state.
 StateCallback = Callable[[Literal["waiting", "running"]], None]
-_CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captured
+_CAPTURE_TOKENS = 16  # enough to capture every kind of forward pass
 
 
 def run_job(
     settings: JobSettings, on_state: StateCallback = lambda state: None
 ) -> list[CellResult]:
-    """Decodes what is not yet complete; returns a result per cell of the job, the baseline first if
-    there is one. ``on_state`` is called while it waits for another job. Raises ValueError: models
-    or prompts that cannot work together, before any decoding.
+    """Decodes the cells that are not yet complete; returns a result per cell of the job, the
+    baseline first if there is one. ``on_state`` is called before and after waiting for another job.
+    Raises ValueError before any decoding if models or prompts cannot work together.
     """
     settings = settings.pin_revisions()
     is_abandoned = True
@@ -93,7 +93,7 @@ def run_job(
                 for cell_run in runs
                 if cell_run.is_held_by_other_job and not cell_run.store.load_result()
             ]
-            # Whoever held the baseline is gone and left it undone: then it is this job's.
+            # If the other job ended without completing the baseline, this job takes it over.
             is_abandoned = any(cell_run.store.lock(wait=False) for cell_run in shared_runs)
     return [result for result in results if result is not None]
 
@@ -101,8 +101,8 @@ def run_job(
 def _open_locked_cells(
     settings: JobSettings, stack: ExitStack, on_state: StateCallback
 ) -> list[CellRun]:
-    """Opens the job's cells, their stores locked in one order against deadlock. The
-    baseline of several cells waits for no other job: it is timed here in any case.
+    """Opens the job's cells and locks their stores, in a fixed order against deadlock. The baseline
+    of several cells does not wait for another job, because it is timed here in any case.
     """
     is_first = processes.process_rank() == 0
     runs = []
@@ -129,7 +129,7 @@ def _open_locked_cells(
         if cell_run.is_held_by_other_job:
             log.info("%s is another job's now: it is timed here for this one", cell_run.cell.title)
             cell_run.generations_by_repeat = cell_run.store.load_repeats()
-            for generation in cell_run.store.load_retimed():  # what a session of this job had timed
+            for generation in cell_run.store.load_retimed():  # a session of this job timed it
                 cell_run.generations_by_repeat[generation.repeat].setdefault(
                     generation.prompt_id, generation
                 )
@@ -140,7 +140,7 @@ def _open_locked_cells(
             cell_run.generations_by_repeat = cell_run.store.repair_and_load()
             if cell_run.store.replace_categories(settings.categories_by_prompt):
                 cell_run.generations_by_repeat = cell_run.store.load_repeats()
-    processes.wait_for_processes()  # none reads before bad files are set aside
+    processes.wait_for_processes()  # process 0 sets bad files aside before others read
     for cell_run in runs:
         if not is_first:
             cell_run.generations_by_repeat = cell_run.store.load_repeats()
@@ -198,11 +198,11 @@ def _run_cells(
             raise UsageError(
                 f"{cell_run.cell.title}: its models' files changed while they were loaded"
             )
-    processes.wait_for_processes()  # none writes before all have read
+    processes.wait_for_processes()  # all processes read before any of them writes
     prepare_end = perf_counter()
     try:
         log_plain_scores_beside_printed(session)
-    except Exception as error:  # it is a look ahead: decoding itself goes on or fails
+    except Exception as error:  # only a preview: decoding goes on
         log.warning("gate=%d left out: %s", settings.request.gate, to_one_line(error))
     decode_interleaved(session, active)
     prepare_s, decode_s = prepare_end - began, perf_counter() - prepare_end
@@ -215,9 +215,9 @@ def _run_cells(
 def advise_on_compilation(
     settings: JobSettings, decoder_count: int, prepare_s: float, decode_s: float
 ) -> None:
-    """Logs a warning if preparing a job took longer than compiling its models can have saved; of a
-    long job on a GPU what it would cost to fuse kernels. The mode is not chosen by itself: which
-    mode ran is part of a run id, and how many prompts there are is not.
+    """Logs a warning if preparing a job took longer than compiled models can have saved, or, for a
+    long job on a GPU, the cost of fusing kernels. The mode is never chosen automatically, because
+    it is part of a run id and the number of prompts is not.
     """
     compile_mode = settings.pair.specs[0].compile
     gain = RECORDED_GAIN if compile_mode.startswith("static") else 1
@@ -243,8 +243,8 @@ def advise_on_compilation(
 def copy_answers_of_shorter_cells(
     settings: JobSettings, runs: Sequence[CellRun], prompts: JobPrompts
 ) -> None:
-    """Copies to cells without answers those to their first prompts, if the same cell was decoded on
-    fewer: only the other prompts are decoded, in a session of their own.
+    """Copies answers to cells without answers from the same cells with fewer prompts, so that only
+    the other prompts are decoded, in a session of their own.
     """
     table = files.get_results_file(settings.results_folder, settings.request.name)
     plain = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
@@ -278,7 +278,7 @@ def copy_answers_of_shorter_cells(
 def _apply_to_decoders(
     session: Session, runs: Sequence[CellRun], function: Callable[[Any], object]
 ) -> None:
-    """Applies ``function`` to each decoder that will decode; if it raises, the cell is given up."""
+    """Applies ``function`` to each decoder that will decode; marks a cell failed if it raises."""
     for cell_run in session.select_decoding_runs(runs):
         try:
             function(cell_run.decoder)
@@ -287,7 +287,7 @@ def _apply_to_decoders(
 
 
 def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None:
-    """Decodes a few tokens with the cells that will decode; nothing records them."""
+    """Decodes a few tokens with each cell that will decode; nothing is recorded."""
     options = session.settings.request
     warmup_batches = list(
         split_into_batches(session.prompts.requests, session.settings.engine.batch_size)
@@ -302,16 +302,16 @@ def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None
             try:
                 cast(AnyDecoder, cell_run.decoder).generate(short, options.seed)
                 warmup_count += 1
-            except Exception as error:  # decoding will tell which prompts it is of
+            except Exception as error:  # decoding will find the prompts that fail
                 log.debug("%s does not warm up: %s", cell_run.cell.title, error)
 
 
 def log_plain_scores_beside_printed(session: Session) -> None:
-    """Logs what plain decoding scores on a few prompts, before other cells decode, beside what a
-    paper prints of this pair; nothing of other pairs.
+    """Logs plain decoding's scores on a few prompts next to a paper's scores for this pair, before
+    other cells decode; does nothing for a pair without published scores.
 
-    Stored answers are used. Else the first prompts are decoded for this alone: kept, they would
-    be timed apart from the other cells' answers.
+    Stored answers are used if there are any. Else the first prompts are decoded only for this: kept
+    answers would not be timed together with the other cells'.
     """
     settings = session.settings
     prompts = session.prompts
@@ -343,7 +343,7 @@ def log_plain_scores_beside_printed(session: Session) -> None:
 def _skip_refused_prompts(
     cell_run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]
 ) -> None:
-    """Marks the prompts that a decoder refuses as skipped. Raises PromptError: it refuses all."""
+    """Marks the prompts that a decoder refuses as skipped. Raises PromptError if it refuses all."""
     for request in requests:
         try:
             decoder.refuse_unfit_prompts([request])
@@ -354,13 +354,13 @@ def _skip_refused_prompts(
 
 
 class ModelBackend:
-    """Loaded models; all cells share them and one pool of caches."""
+    """Backend of loaded models, which all cells share together with a pool of caches."""
 
     def __init__(self, settings: JobSettings, tokenizer: Any, token_count: int) -> None:
         self._tokenizer = tokenizer
         self._pool = CachePool()
         self.models = models.load_models(settings.pair, token_count)
-        self.vocabulary_size = self.models[0].vocab_size  # ids of records must lie below
+        self.vocabulary_size = self.models[0].vocab_size  # bound of token ids in records
         spec = settings.pair.specs[0]
         target = f"{spec.path} {settings.pair.read_content_ids()[0]} {spec.dtype}"
         stored_choice = settings.results_folder / files.RUNS / "threads.json", target
@@ -372,8 +372,8 @@ class ModelBackend:
         )
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
-        """Builds each cell's decoder, allocates, warms up; a cell for which this raises has failed.
-        Raises PromptError: a decoder refuses every prompt.
+        """Builds the cells' decoders, allocates memory and warms up; a cell for which this raises
+        is marked failed. Raises PromptError if a decoder refuses every prompt.
         """
         session.measure_slowdown = self._measure_slowdown
         settings = session.settings
@@ -402,7 +402,7 @@ class ModelBackend:
                 [cell_run],
                 partial(models.warn_of_better_eagle_layers, prompt=fit.prompt_ids),
             )
-        # All make room before any warms up: what is made to run over a cache is lost when it grows.
+        # All caches are reserved before any warm-up, because growing a cache loses its graphs.
         lengths = [(len(request.prompt_ids), request.max_new_tokens) for request in requests]
         _apply_to_decoders(
             session,
@@ -416,7 +416,7 @@ class ModelBackend:
         _warm_up(session, runs, _CAPTURE_TOKENS if captures_graphs else _WARMUP_TOKENS)
 
     def collect_runtime_facts(self, session: Session) -> dict[str, Any]:
-        """Collects what is known only once models are loaded: fields of ``CellFacts``."""
+        """Collects the fields of ``CellFacts`` that are known only after models are loaded."""
         target = self.models[0]
         device = session.settings.device
         config = getattr(getattr(target, "module", None), "config", None)
@@ -436,7 +436,9 @@ class ModelBackend:
 
 
 class ServerBackend:
-    """Servers that run already, one a cell. Of the models only the target's tokenizer is loaded."""
+    """Backend of running servers, one per cell; of the models only the target's tokenizer is
+    loaded.
+    """
 
     def __init__(self, settings: JobSettings, tokenizer: Any, token_count: int) -> None:
         self.vocabulary_size = token_count
@@ -457,7 +459,7 @@ class ServerBackend:
         for cell_run in runs:
             server = build_server_client(settings.server_settings, cell_run.cell)
             self._servers.append(server)
-            decoder: Any = ServedDecoder(  # of no models
+            decoder: Any = ServedDecoder(  # has no models
                 server,
                 self._request_options,
                 settings.engine.batch_size,
@@ -468,7 +470,7 @@ class ServerBackend:
         _warm_up(session, runs, _WARMUP_TOKENS)
 
     def collect_runtime_facts(self, session: Session) -> dict[str, Any]:
-        """Collects what the servers report: fields of ``CellFacts``."""
+        """Collects the fields of ``CellFacts`` that servers report."""
         versions = {read_server_version(server) for server in self._servers}
         return {
             "device": SERVER,

@@ -1,6 +1,6 @@
-"""From a finished cell's records to its row.
+"""Builds a finished cell's row from its records.
 
-Knows the session, the metrics and the columns; nothing about how a cell was decoded, nor of Hydra.
+Knows the session, the metrics and the columns; nothing about how a cell was decoded, or Hydra.
 """
 
 import logging
@@ -49,14 +49,14 @@ _CUT = ("block_efficiency", "mbsu", RATE)
 _CUT_PROMPT_REASON = (
     "transformers drops what it accepts behind an answer's end; see tokens delivered per call"
 )
-# What a row of a server, or of recorded iterations, leaves empty, and why.
-_NOT_SEEN = ("draft_s", "target_s", "host_")  # what these columns' names begin with
+# Columns that are empty for a server, or for recorded iterations, and the reasons.
+_NOT_SEEN = ("draft_s", "target_s", "host_")  # beginnings of the columns' names
 _ONE_GRAPH = "an iteration is one graph: which seconds were the draft's or the host's is not seen"
 _BURSTS = (
     "chunks came in bursts, as behind a proxy that buffers: when each was made is not to be seen"
 )
 _REMOTE_METER = "of a server, that of the GPUs that are named: energy=nvml energy.devices=[0]"
-# What hangs on when the chunks came; whole answers' seconds do not.
+# Columns that depend on the chunks' arrival times, except the rate of whole answers.
 _WHOLE = "token_rate_end_to_end"
 _TIMED_COLUMNS = (
     "prefill_s", "decode_s", "ttft_s", "inter_token_s", "chunk_gap_s", "token_rate", "speedup",
@@ -112,9 +112,9 @@ def _build_result(
     repeats: list[list[Generation]],
     baseline: list[list[Generation]] | None,
 ) -> tuple[CellResult, Scores]:
-    """Builds a row with its numbers, and the scores of each answer; a reason explains each empty
-    column. Without a baseline that was timed in turn it is ``partial``: a rerun times both, and
-    fills in the speedup.
+    """Builds a row with its numbers, and the scores of each answer; each empty column has a reason.
+    Without a baseline timed in turn the row is ``partial``: a rerun times both and fills in the
+    speed-up.
     """
     settings = session.settings
     prompts = session.prompts
@@ -167,7 +167,7 @@ def _gather_records(
     repeats: list[list[Generation]],
     baseline: list[list[Generation]] | None,
 ) -> CellRecords:
-    """Gathers what metrics read: generations, the baseline's, texts and references."""
+    """Gathers the input of metrics: generations, the baseline's, texts and references."""
     settings = session.settings
     first_repeat = repeats[0]
     return CellRecords(
@@ -187,8 +187,8 @@ def _gather_records(
 def explain_missing_prompts(
     session: Session, cell_run: CellRun, counted_ids: Sequence[str]
 ) -> list[Reason]:
-    """Returns a reason with the number of prompts that a row lacks, and why the first one; [] if
-    none is missing.
+    """Explains the prompts that a row lacks, by their number and the first one's error; [] if none
+    is missing.
     """
     prompts = session.prompts
     missing_count = prompts.prompt_count - len(counted_ids)
@@ -214,12 +214,12 @@ def explain_missing_prompts(
 
 
 def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
-    """Finds metrics that a decoder's records do not determine, and why.
+    """Finds metrics that a decoder's records do not determine: column -> reason.
 
-    A record says how deep a call's tree was and how much of it was accepted. In a tree that the
-    draft reshapes every time a path may end above the deepest level: reaching its end is no
-    rejection, and whether that happened is not recorded. transformers drops what it accepts behind
-    an answer's end, which our block efficiency counts. No joules are no measurement.
+    A record has the depth of a call's tree and the number of accepted levels. If the draft reshapes
+    the tree in every call, a path may end above the deepest level; reaching its end is no
+    rejection, and the record does not tell the two apart. transformers drops tokens that it accepts
+    after an answer's end, which our block efficiency counts. An energy of 0 J is no measurement.
     """
     notes = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
     if decoder.lossless == "simulated":
@@ -237,7 +237,9 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
 def _get_draft_calls_per_step(
     decoder: AnyDecoder, generations: Sequence[Generation]
 ) -> float | None:
-    """Returns L of MBSU: the decoder's, or counted if its trees have no fixed depth."""
+    """Returns L of MBSU, the draft calls per target call: the decoder's, or counted if its trees
+    have no fixed depth.
+    """
     if not isinstance(decoder, Decoder) or not decoder.policy.has_level_per_draft_call:
         return decoder.draft_calls
     a_level = decoder.draft_calls == decoder.depth  # one call
@@ -308,8 +310,8 @@ def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) 
 
 
 def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:
-    """Returns the ids of the prompts that a row counts: decoded in every repeat, and with the
-    baseline timed beside them if it was for any.
+    """Selects the ids of the prompts that a row counts: those decoded in every repeat, and if the
+    baseline was timed with any of these, only those.
     """
     repeats = [
         cell_run.generations_by_repeat[repeat] for repeat in range(session.settings.request.repeats)
@@ -325,7 +327,7 @@ def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:
 
 
 def _select_complete_repeats(cell_run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
-    """Returns the generations of each complete repeat, in the order of ``ids``."""
+    """Selects the generations of each complete repeat, in the order of ``ids``."""
     repeat_numbers = takewhile(
         lambda repeat: set(ids) <= cell_run.generations_by_repeat[repeat].keys(), count()
     )
@@ -336,7 +338,7 @@ def _select_complete_repeats(cell_run: CellRun, ids: Sequence[str]) -> list[list
 
 
 def _warn_of_suspicious_answers(title: str, texts: Sequence[str], changed_count: int) -> None:
-    """Warns if most answers are empty, and if greedy ones are not plain decoding's."""
+    """Warns if most answers are empty, or if greedy answers differ from plain decoding's."""
     empty = sum(not text.strip() for text in texts)
     if 2 * empty > len(texts):
         message = f"{title}: {empty} of {len(texts)} answers are empty"
@@ -372,10 +374,10 @@ def build_roofline_columns(
     prompt_tokens: dict[str, int],
     device_name: str,
 ) -> dict[str, Any]:
-    """Builds the columns of the roofline; {} if what the models read is unknown. Layers spread over
-    several GPUs run one after another, at one GPU's bandwidth; a target split over processes is
-    read by all of them at once. The bandwidth is measured after all decoding, so it costs no cell
-    any time.
+    """Builds the columns of the roofline; {} if the bytes that the models read are unknown. Layers
+    spread over several GPUs run one after another, at one GPU's bandwidth; a target split over
+    processes is read by all GPUs at once. The bandwidth is measured after all decoding, so that it
+    costs the cells no time.
     """
     models = (decoder.target, *decoder.drafts)
     calls = sum(len(generation.steps) for generation in generations)
@@ -409,7 +411,7 @@ def build_roofline_columns(
 
 
 def is_served_without_baseline(settings: JobSettings) -> bool:
-    """Returns whether a server decodes and no plain one beside it."""
+    """Returns whether a server decodes and there is no plain server."""
     server = settings.server_settings
     return server is not None and not server.has_baseline and server.decoder != "ar"
 
@@ -427,7 +429,7 @@ def blank_served_columns(generations: Sequence[Generation]) -> dict[str, Any]:
 def explain_served_columns(
     generations: Sequence[Generation], lacks_meter: bool, is_retokenised: bool
 ) -> list[tuple[str, str]]:
-    """Explains by column what a server's answers lack; ``is_retokenised``: they came as text."""
+    """Explains by column what a server's answers lack; ``is_retokenised`` if they came as text."""
     deliveries = [generation.delivery for generation in generations if generation.delivery]
     if not deliveries:
         return []

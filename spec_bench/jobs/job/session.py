@@ -1,18 +1,18 @@
-"""A job's session: its cells in turn, prompt by prompt, on disk as they come.
+"""A job's session: decodes its cells in turn, prompt by prompt, with every batch on disk at once.
 
-A prompt that a cell cannot decode is left out of that cell, and the others go on, those of its
-batch too. Only what does not hang on a prompt gives a cell up.
+A prompt that a cell cannot decode is left out of that cell; all other prompts go on, also those of
+the same batch. A cell fails only for reasons that do not depend on a prompt.
 
-For each batch of prompts every cell decodes it before the next batch starts, and the order of the
-cells rotates, so that drift of the machine hits all alike and no decoder always goes first. With
-repeats the job goes over all prompts again, so that a prompt's repeats are apart in time.
+Every cell decodes a batch of prompts before the next batch starts, and the order of the cells
+rotates, so that drift of the machine affects all cells equally and no decoder always goes first.
+With repeats the job goes over all prompts again, so that a prompt's repeats are apart in time.
 
-A session is one process that works on a job; records name it. What two of them decoded,
-hours apart or with other work on the machine, is never compared: a speed-up is against a baseline
+A session is one process that works on a job; records name it. Timings of different sessions, hours
+apart or with other work on the machine, are never compared: a speed-up is relative to a baseline
 that the same session timed. If a session decodes a prompt for a cell and the baseline has it from
-an earlier one (cells were added to a finished job), the baseline is timed again beside it. Its
-tokens must be the same. So it is beside another job that decodes the baseline at that moment: what
-this session times goes to a file of its own, and nobody waits.
+an earlier session (cells were added to a finished job), the baseline is timed again in turn with
+the cell, and must deliver the same tokens. The same holds if another job is decoding the baseline
+at that moment: this session's timings go to a file of their own, and it does not wait.
 """
 
 import logging
@@ -47,42 +47,42 @@ from spec_bench.system.redaction import redact
 
 log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300
-GIVEN_UP = 3  # errors that name no prompt, one after the other
-_QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
+GIVEN_UP = 3  # consecutive errors that name no prompt, after which a cell has failed
+_QUEUE = 4  # prompts in the queue of a continuous batch, in batch sizes
 Timings = dict[tuple[str, int, str], Generation]
-"""A baseline's generations by session, repeat and prompt id, those timed again included."""
+"""A baseline's generations by session, repeat and prompt id, with those timed again."""
 
 
 def summarise_error(error: Exception) -> str:
-    """Returns an error's type and first line."""
+    """Formats an error's type and first line."""
     return f"{type(error).__name__}: {get_first_line(error)[:_MESSAGE_LENGTH]}"
 
 
 class ChangedBaselineError(UsageError):
-    """The baseline delivers other tokens than its records hold."""
+    """Error: the baseline delivers other tokens than its records hold."""
 
 
 @dataclass(eq=False)
 class CellRun:
     """One cell while its job runs."""
 
-    cell: Cell  # which decoder
-    store: CellStore  # where its records go
+    cell: Cell
+    store: CellStore
     memory: PeakMemoryMonitor  # of its windows
-    # how iterations of its windows ran
+    # recorded and eager iterations of its windows
     iteration_counts: IterationCounts = field(default_factory=IterationCounts)
-    # of its models; empty for a cell that was begun before they were stored
+    # digests of its models; empty for a cell that was begun before digests were stored
     model_digests: ModelDigests = field(default_factory=dict)
     # generations by repeat and prompt id, those of an earlier, killed job included
     generations_by_repeat: Repeats = field(default_factory=lambda: defaultdict(dict))
-    decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
-    failure: Reason | None = None  # why the cell was given up; None while it goes on
-    # why prompts could not be decoded, by prompt id
+    decoder: AnyDecoder | None = None  # None until it is built, and after a failure
+    failure: Reason | None = None  # why the cell failed; None if it did not
+    # errors of prompts that could not be decoded, by prompt id
     prompt_errors: dict[str, Exception] = field(default_factory=dict)
-    # what was decoded last, and the answers
+    # the last requests that were decoded, and their answers
     last_batch: tuple[Sequence[Request], Sequence[Generation]] = ((), ())
-    consecutive_errors: int = 0  # the latest of these that name no prompt
-    # whether another job holds its folder: of a baseline, whose result is that job's
+    consecutive_errors: int = 0  # latest consecutive errors that name no prompt
+    # whether another job holds the folder (only of a baseline) and will write its result
     is_held_by_other_job: bool = False
 
     @property
@@ -91,7 +91,9 @@ class CellRun:
         return self.store.folder.name
 
     def list_requests_to_decode(self, requests: Sequence[Request], repeat: int) -> list[Request]:
-        """Lists the requests that it will decode in a repeat; none once it has failed."""
+        """Lists the requests that the cell will still decode in a repeat; none
+        after it has failed.
+        """
         unrecorded_requests = (
             [] if self.decoder is None else self.list_requests_without_record(requests, repeat)
         )
@@ -104,7 +106,7 @@ class CellRun:
     def list_requests_without_record(
         self, requests: Sequence[Request], repeat: int
     ) -> list[Request]:
-        """Lists the requests without a generation in a repeat, failed ones too."""
+        """Lists the requests without a generation in a repeat, failed requests too."""
         return [
             request
             for request in requests
@@ -112,8 +114,8 @@ class CellRun:
         ]
 
     def fail(self, error: Exception) -> None:
-        """Marks the cell failed and saves the traceback; re-raises an error of the cell's disk, or
-        one that has taken the GPU from all cells.
+        """Marks the cell failed and saves the traceback. Raises instead if the GPU is lost or the
+        cell's own folder cannot be written.
         """
         raise_if_device_lost(error)
         os_explanation = isinstance(error, OSError) and files.explain_write_error(error)
@@ -125,8 +127,8 @@ class CellRun:
         log.error("%s failed: %s", self.cell.title, self.failure)
 
     def skip_prompt(self, prompt_id: str, error: Exception) -> None:
-        """Leaves a prompt out that it cannot decode; after ``GIVEN_UP`` errors in turn that name no
-        prompt the cell has failed.
+        """Leaves out a prompt that the cell cannot decode; after ``GIVEN_UP`` consecutive errors
+        that name no prompt the cell has failed.
         """
         self.prompt_errors[prompt_id] = error
         log.error("%s leaves %r out: %s", self.cell.title, prompt_id, summarise_error(error))
@@ -144,16 +146,16 @@ class CellRun:
 
 @dataclass
 class Session:
-    """One job while it works, in one process: everything that its steps share."""
+    """A running job in one process: the state that its steps share."""
 
     settings: JobSettings
-    runs: Sequence[CellRun]  # all its cells, the baseline first where there is one
+    runs: Sequence[CellRun]  # all its cells, the baseline (if any) first
     pending: Sequence[CellRun]  # those without a complete result
     prompts: JobPrompts
     metering: EnergyMetering  # its energy meter, open
-    machine: LoadAndClockMonitor  # what it runs on
+    machine: LoadAndClockMonitor
     baseline_timings: Timings = field(default_factory=dict)  # every timing of the baseline
-    # a pass's seconds now over those when the threads were chosen
+    # measures a pass's seconds relative to those when the threads were chosen
     measure_slowdown: Callable[[], float] = lambda: 1.0
     name: str = field(default_factory=lambda: uuid4().hex[:12])
 
@@ -171,7 +173,7 @@ class Session:
         )
 
     def drop_untimed_and_select_runs(self) -> list[CellRun]:
-        """Drops records without a baseline timed beside them; returns the cells to work on."""
+        """Drops records without a baseline timed in their session; returns the cells to work on."""
         baseline = self.baseline
         if baseline is None:
             return list(self.pending)
@@ -202,7 +204,7 @@ class Session:
         return [baseline, *cells] if decoding or alone else cells
 
     def select_decoding_runs(self, runs: Sequence[CellRun]) -> list[CellRun]:
-        """Returns the cells that will decode; the baseline is timed beside whatever does."""
+        """Selects the cells that will decode; if any does, the baseline is timed with them."""
         built_runs = [cell_run for cell_run in runs if cell_run.decoder is not None]
         incomplete_runs = [cell_run for cell_run in built_runs if self.has_work_left(cell_run)]
         return [
@@ -214,7 +216,9 @@ class Session:
     def select_requests_to_decode(
         self, cell_run: CellRun, runs: Iterable[CellRun], batch: Sequence[Request], repeat: int
     ) -> list[Request]:
-        """Selects what a cell decodes of a batch: what it lacks; the baseline what any does."""
+        """Selects the requests of a batch that a cell still has to decode; for the baseline, all
+        that any cell of this job still has to decode.
+        """
         if cell_run is not self.baseline:
             return cell_run.list_requests_to_decode(batch, repeat)
         if cell_run.decoder is None:
@@ -228,11 +232,11 @@ class Session:
         return [request for request in batch if request.prompt_id in prompt_ids]
 
     def iter_batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
-        """Yields the repeat and the requests of each batch, all of a repeat before the next."""
+        """Yields (repeat, requests) of each batch; a repeat ends before the next begins."""
         server = self.settings.server_settings
         size = self.settings.engine.batch_size
         if server is not None and server.rate is not None:
-            size = len(self.settings.examples)  # all of those that arrive
+            size = len(self.settings.examples)  # all requests of the open loop
         elif self.settings.engine.batching == "continuous":
             size *= _QUEUE
         all_batches = [
@@ -244,7 +248,9 @@ class Session:
 
 
 def index_timings(generations: Iterable[Generation]) -> Timings:
-    """Indexes generations by session, repeat and prompt id, which pair baseline and cell."""
+    """Indexes generations by session, repeat and prompt id, the key that pairs a cell with its
+    baseline.
+    """
     return {
         (generation.session, generation.repeat, generation.prompt_id): generation
         for generation in generations
@@ -252,7 +258,9 @@ def index_timings(generations: Iterable[Generation]) -> Timings:
 
 
 def find_untimed_keys(repeats: Repeats, baseline_timings: Timings) -> set[tuple[int, str]]:
-    """Finds (repeat, prompt id) of a cell's generations that no baseline was timed beside."""
+    """Finds the (repeat, prompt id) of a cell's generations without a baseline timed in their
+    session.
+    """
     timings = index_timings(
         generation for repeat in repeats.values() for generation in repeat.values()
     )
@@ -262,7 +270,9 @@ def find_untimed_keys(repeats: Repeats, baseline_timings: Timings) -> set[tuple[
 def select_paired_timings(
     repeats: Sequence[Sequence[Generation]], baseline_timings: Timings
 ) -> list[list[Generation]] | None:
-    """Selects a baseline's generations timed with a cell's, in order; None if one is missing."""
+    """Selects the baseline's generations that pair with a cell's, in order;
+    None if one is missing.
+    """
     keys = [list(index_timings(repeat)) for repeat in repeats]
     if any(key not in baseline_timings for repeat_keys in keys for key in repeat_keys):
         return None
@@ -270,7 +280,7 @@ def select_paired_timings(
 
 
 def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
-    """Decodes with the cells in turn, batch by batch; if one fails the others go on."""
+    """Decodes with the cells in turn, batch by batch; if a cell fails the others go on."""
     requests = session.prompts.requests
     repeats = range(session.settings.request.repeats)
     missing_count = sum(
@@ -316,7 +326,7 @@ def _decode_and_store_batch(
     repeat: int,
     progress: ProgressBar,
 ) -> None:
-    """Decodes one batch of one cell; it is on disk when this returns."""
+    """Decodes one batch of one cell; its answers are on disk when this returns."""
     settings = session.settings
     answers = cell_run.generations_by_repeat[repeat]
     decoder = cell_run.decoder
@@ -326,7 +336,7 @@ def _decode_and_store_batch(
     requests = _resolve_later_turns(session, cell_run, batch, answers)
     try:
         ids = [request.prompt_id for request in session.prompts.requests]
-        # Whose answers, in this order, it remembers.
+        # The decoder remembers the answers to these prompts, in this order.
         earlier_ids = ids[: ids.index(batch[0].prompt_id)]
         decoder.remember_for_drafting(
             [answers[prompt_id].tokens for prompt_id in earlier_ids if prompt_id in answers]
@@ -355,14 +365,14 @@ def _decode_and_store_batch(
 def _resolve_later_turns(
     session: Session, cell_run: CellRun, batch: Sequence[Request], answers: Mapping[str, Generation]
 ) -> list[Request]:
-    """Returns the requests of a batch with the cell's own answers filled into later turns; skips
-    those for which that fails.
+    """Fills the cell's own answers into later turns of a batch; skips requests for which that
+    fails.
     """
     requests = list[Request]()
     for request in batch:
         try:
             requests += session.prompts.fill_in_own_answers([request], answers)
-        except Exception as error:  # as of a chat template
+        except Exception as error:  # such as a chat template's
             cell_run.skip_prompt(request.prompt_id, error)
     return requests
 
@@ -374,7 +384,9 @@ def _decode_or_skip(
     requests: Sequence[Request],
     progress: ProgressBar,
 ) -> list[Generation]:
-    """Decodes a batch; skips the prompts that fail. Raises MemoryError: the batch has no room."""
+    """Decodes a batch and skips the prompts that fail. Raises MemoryError if the batch does not fit
+    into memory.
+    """
     failures: Mapping[str, Exception] = {}
     answers: Sequence[Generation] = ()
     if not requests or cell_run.decoder is None:
@@ -397,7 +409,7 @@ def _decode_or_skip(
         if len(requests) > 1:
             if is_out_of_memory(error):
                 raise MemoryError(f"a batch of {len(requests)}: {get_first_line(error)}") from error
-            half = len(requests) // 2  # whose error it is, its halves tell
+            half = len(requests) // 2  # to find the prompt that fails
             parts = requests[:half], requests[half:]
             return [
                 g
@@ -413,7 +425,9 @@ def _decode_or_skip(
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Returns whether a device or the machine had no memory; torch has no type for the latter."""
+    """Returns whether a device or the machine ran out of memory; torch has no
+    type for the latter.
+    """
     kinds = MemoryError, torch.OutOfMemoryError
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
@@ -421,7 +435,9 @@ def is_out_of_memory(error: Exception) -> bool:
 def _add_session_fields(
     session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
-    """Adds what only the job knows: session, repeat, machine's state, category, prompt length."""
+    """Adds the fields that only the job knows: session, repeat, machine's state, category, prompt
+    length.
+    """
     lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
     state: dict[str, Any] = {
         **session.machine.end_window(),
@@ -443,7 +459,7 @@ def _add_session_fields(
 def _store_batch(
     session: Session, cell_run: CellRun, repeat: int, generations: list[Generation]
 ) -> list[Generation]:
-    """Writes a batch to disk; returns its generations but for new timings of the baseline."""
+    """Writes a batch to disk; returns its generations without repeated timings of the baseline."""
     answers = cell_run.generations_by_repeat[repeat]
     if cell_run is not session.baseline:
         cell_run.store.append_generations(generations)
@@ -480,7 +496,7 @@ def _store_batch(
 def require_equal_repeats(
     generations: Sequence[Generation], first_answers: Mapping[str, Generation]
 ) -> None:
-    """Raises UsageError unless prompts decoded again have the target calls and tokens of the first
+    """Raises UsageError unless repeated prompts have the same target calls and tokens as the first
     time.
     """
     for generation in generations:
@@ -492,5 +508,5 @@ def require_equal_repeats(
 
 
 def split_into_batches(requests: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
-    """Splits requests into batches of ``size``, the last one perhaps smaller."""
+    """Splits requests into batches of ``size``; the last may be smaller."""
     return (requests[start : start + size] for start in range(0, len(requests), size))

@@ -1,1 +1,1 @@
-"""Many jobs: what they will take, where they run, and the search in two stages."""
+"""Many jobs: their plan, their processes and GPUs, and their progress."""

@@ -1,12 +1,12 @@
-"""Where a sweep's jobs run: the GPUs they need and claim, and a job in a launcher's process.
+"""Where a sweep's jobs run: the GPUs that they need and claim.
 
-The launchers' presets ask by OmegaConf resolvers: ``${gpus_of:null}`` is the number of GPUs that
-the largest job of a sweep needs, or the argument if jobs need none; ``${workers_here:}`` is how
-many jobs this machine runs at once. A process started by a launcher goes to the user's folder,
-claims GPUs that no other worker uses, and reports its failure to the user's process. A claim is
-locks on small files, which the system releases however the process ends. None of this concerns the
-basic launcher, which runs jobs in the user's process. It imports no torch: devices are chosen
-before CUDA starts.
+The launchers' presets use OmegaConf resolvers: ``${gpus_of:null}`` is the number of GPUs that the
+largest job of a sweep needs, or the argument if jobs need none; ``${workers_here:}`` is the number
+of jobs that this machine runs at once. A process started by a launcher goes to the user's folder,
+claims GPUs that no other worker uses, and reports its failure to the user's process. A claim is a
+set of locks on small files, which the system releases however the process ends. None of this
+concerns the basic launcher, which runs jobs in the user's process. Imports no torch, because
+devices are chosen before CUDA starts.
 """
 
 import os
@@ -39,13 +39,13 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, if a launcher overwrites the above
+OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, because a launcher may overwrite ``VISIBLE``
 _POLL_S = 0.5
-_LOCAL = "LocalLauncher"  # submitit's, which starts all jobs at once
+_LOCAL = "LocalLauncher"  # submitit's launcher that starts all jobs at once
 
 
 def list_visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Lists the GPUs that this process may use: those in the environment, else all."""
+    """Lists the GPUs that this process may use: those named in the environment, else all."""
     names = environment.get(OFFERED, environment.get(VISIBLE) or None)
     if names is None:
         return [row[0] for row in _query_gpus("uuid")]  # driver and CUDA may count in other orders
@@ -53,12 +53,12 @@ def list_visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def find_smallest_gpu_gib() -> float | None:
-    """Returns the smallest memory of this machine's GPUs, in GiB; None if there is none."""
+    """Returns the memory of this machine's smallest GPU, in GiB; None if there is no GPU."""
     return min((float(row[0]) / 1024 for row in _query_gpus("memory.total")), default=None)
 
 
 class GpuReservation:
-    """GPUs that no other process claims, until this process ends."""
+    """GPUs reserved for this process until it ends."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.devices: tuple[str, ...] = ()
@@ -66,9 +66,9 @@ class GpuReservation:
         self._locks: list[TextIO] = []
 
     def claim(self, devices: Sequence[str], count: int, wait: bool) -> tuple[str, ...]:
-        """Claims the first free of ``devices`` and returns them; a second call with the same count
-        changes nothing. Raises UsageError: there are fewer, or, without ``wait``, fewer are free;
-        or others could have made the lock files.
+        """Claims the first ``count`` free ``devices`` and returns them; a second call with the same
+        count changes nothing. Raises UsageError if there are fewer devices, if fewer are free and
+        ``wait`` is False, or if other users could have made the lock files.
         """
         if len(self.devices) == count:
             return self.devices
@@ -99,15 +99,15 @@ class GpuReservation:
         return self.devices
 
     def release(self) -> None:
-        """Gives the devices back before the process ends."""
+        """Releases the devices before the process ends."""
         for lock in self._locks:
             lock.close()
         self._locks = []
         self.devices = ()
 
     def _try_to_claim(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
-        """Tries once to claim; the choice as a whole is locked, so that no two workers hold half
-        each.
+        """Tries once to claim; locks the whole choice, so that two workers
+        cannot hold half each.
         """
         with _open_locked(self._folder / "choice.lock", wait=True) or nullcontext():
             lock_by_device: dict[str, TextIO] = {}
@@ -135,7 +135,7 @@ def identify_gpus(devices: Sequence[str]) -> dict[str, str]:
 
 
 def _open_locked(path: Path, wait: bool = False) -> TextIO | None:
-    """Opens and locks a file, which is no link; None if another process has locked it."""
+    """Opens and locks a regular file; None if another process has locked it."""
     try:
         stream: TextIO = files.open_regular_file(path)
     except OSError as error:
@@ -147,19 +147,19 @@ def _open_locked(path: Path, wait: bool = False) -> TextIO | None:
 
 
 def _query_gpus(*fields: str) -> list[list[str]]:
-    """Returns each GPU's values from the driver's program; none if there is no driver."""
+    """Queries values of each GPU with the driver's program; [] if there is no driver."""
     try:
         return query_gpus(fields)
     except UnmeteredError:
         return []
 
 
-# The share of a GPU's memory for weights; the rest is for caches, the drafts and the passes.
+# Share of a GPU's memory for weights; the rest is for caches, drafts and forward passes.
 WEIGHTS_SHARE = 0.85
 
 
 def count_gpus_for_weights(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
-    """Returns how many GPUs hold the weights of a pair of so many parameters in all."""
+    """Computes the number of GPUs that hold a pair's weights, ``parameters`` in all."""
     return max(1, ceil(parameters * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
 
 
@@ -190,7 +190,9 @@ def _count_gpus_of_largest_job(root: DictConfig, configs: SweepConfigs) -> int:
 
 
 def describe_launch(config: DictConfig, jobs: int) -> str:
-    """Describes as what a sweep of so many jobs would be submitted."""
+    """Describes how a sweep of ``jobs`` jobs would be launched. Raises UsageError if a launcher's
+    number is too small.
+    """
     name = config.hydra.runtime.choices["hydra/launcher"]
     launcher = config.hydra.launcher
     ray = launcher.get("ray", {})
@@ -214,11 +216,11 @@ def register_launcher_resolvers(configs: SweepConfigs) -> None:
     """Registers ``gpus_of`` and ``workers_here`` for a sweep's jobs with OmegaConf."""
 
     def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
-        """Returns the most that any job of the sweep needs: a job array has one size."""
+        """Returns the GPUs of the sweep's largest job, because a job array has one size."""
         return _count_gpus_of_largest_job(_root_, configs) or none
 
     def workers_here(*, _root_: DictConfig) -> int:
-        """Returns one per GPU or group of GPUs of a job; else per ``engine.threads`` cores."""
+        """Returns the number of jobs at once: by GPUs per job, else by ``engine.threads``."""
         if gpu_count := _count_gpus_of_largest_job(_root_, configs):
             return max(1, len(list_visible_gpus()) // gpu_count)
         return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
@@ -231,29 +233,29 @@ _claim = GpuReservation()
 
 
 def export_gpu_environment() -> None:
-    """Sets environment variables so that workers see the user's GPUs, counted as by the driver."""
-    os.environ.setdefault("RAY_worker_niceness", "0")  # else all else that runs is served first
+    """Sets environment variables so that workers see the user's GPUs, in the driver's order."""
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else workers get the lowest priority
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if VISIBLE in os.environ:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
 
 
 def get_sweep_job_number() -> int | None:
-    """Returns the job's number in the sweep that Hydra runs it in; None if it is the only one."""
+    """Returns the job's number in Hydra's sweep; None outside a sweep."""
     if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
         return None
     return int(HydraConfig.get().job.num)
 
 
 def claim_gpus_of_local_worker(pair: PairSettings, engine: EngineSettings) -> None:
-    """Claims GPUs that no other worker uses, in a worker of a launcher that gives none; sets
+    """Claims GPUs that no other worker uses, in a worker of a launcher that assigns none; sets
     ``CUDA_VISIBLE_DEVICES`` and does not wait.
     """
     if not str(HydraConfig.get().launcher._target_).endswith(("JoblibLauncher", _LOCAL)):
         return
     kind, _, index = resolve_engine(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
-        # The one asked for; what is visible must stay, or its number would change.
+        # The requested GPU; the visible GPUs must not change, or its number would change.
         names = list_visible_gpus()[int(index) :][:1]
         _claim.claim(names, 1, wait=False)
     elif kind == "cuda":

@@ -1,8 +1,8 @@
-"""What a sweep would do and cost, before anything is loaded: cells, hours, memory.
+"""Plans a sweep before anything is loaded: cells, hours, memory.
 
-Knows a job's settings, what its cells left on disk, and rates measured here; loads no model and
-changes nothing on disk. Estimates are upper ends, as far as the rates are right: every prompt
-decodes to its limit, every prompt is as long as the longest, a character is a token.
+Knows a job's settings, its cells' folders, and rates measured here; loads no model and changes
+nothing on disk. Estimates are upper bounds if the rates are right: every prompt decodes to its
+limit, every prompt is as long as the longest, and a character counts as a token.
 """
 
 from collections import Counter
@@ -64,13 +64,13 @@ class ExpectedRate(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a job's models need."""
+    """Memory that a job's models need."""
 
     weights_bytes: int | None  # of all models; None if a size is unknown
-    cache_bytes: int | None  # keys and values of all models, at most; None if a shape is unknown
+    cache_bytes: int | None  # maximum keys and values of all models; None if a shape is unknown
     gpus: int | None  # GPUs that the job gets; None if unknown
     capacity_bytes: int | None  # their memory together; None if unknown or on a CPU
-    graph_bytes: int = 0  # what recorded iterations keep, beside what graphs share, at most
+    graph_bytes: int = 0  # maximum of recorded iterations, without memory that they share
 
     @property
     def fits(self) -> bool | None:
@@ -88,32 +88,32 @@ class MemoryEstimate:
 class PlannedCell:
     """One cell of a plan."""
 
-    run_id: str  # names its folder
+    run_id: str  # its folder's name
     facts: CellFacts
-    state: State  # what is on disk; unknown without the data, whose texts are part of a run id
-    prompts: int  # how many there are, each repeat counted
-    prompts_left: int  # how many are not decoded yet
+    state: State  # on disk; `unknown` without the data, because a run id depends on its texts
+    prompts: int  # number of prompts, each repeat counted
+    prompts_left: int  # number of prompts that are not decoded yet
     rate: ExpectedRate | None  # None if unknown
-    device_hours: float | None  # decoding what is left, at most, times the GPUs; None: no rate
+    device_hours: float | None  # maximum for the prompts left, times the GPUs; None if unknown
     memory: MemoryEstimate  # of the job
-    words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
+    words: tuple[str, ...] = ()  # the job's command-line settings, with swept ones
     # lines that compare plain decoding's measured rows with what papers print
     printed_comparisons: tuple[str, ...] = ()
 
 
 class Planner:
-    """Plans a sweep's jobs. Those that differ only in their seed share what is read for one."""
+    """Plans a sweep's jobs. Jobs that differ only in their seed share their settings' data."""
 
     def __init__(self, config_folders: Sequence[Path]) -> None:
         self._config_folders = config_folders
         self._settings_by_request: dict[str, JobSettings] = {}
         self._unreadable_sources = set[
             str
-        ]()  # sources that a job could not read: the next need not try
+        ]()  # sources that a job could not read; later jobs do not try
 
     def plan_all_stages(self, request: RunSettings) -> list[PlannedCell]:
         """Plans a job's cells, then those of a search's second stage; loads and decodes nothing."""
-        # The machine that plans a sweep need not have the device it will run on.
+        # The machine that plans a sweep may lack the device that the sweep needs.
         engine = resolve_engine(request.engine, request.pair.target)
         shared_request = replace(request, seed=0, engine=replace(engine, device="cpu"))
         if (key := repr(shared_request)) not in self._settings_by_request:
@@ -136,7 +136,7 @@ class Planner:
         return [*cells, *(plan_stage(second) if second else [])]
 
     def _build_settings_or_skip_data(self, request: RunSettings) -> JobSettings:
-        """Builds the job's settings; without the hub's data if they cannot be read here."""
+        """Builds the job's settings; without the hub's data if it cannot be read here."""
         source = repr(request.task.get("source"))
         try:
             if source not in self._unreadable_sources:
@@ -203,7 +203,9 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
 def _estimate_hours(
     answer_count: int, tokens_per_answer: int, rate: ExpectedRate | None, memory: MemoryEstimate
 ) -> float | None:
-    """Estimates the device hours of so many answers of so many tokens; None if unknown."""
+    """Estimates the device hours of ``answer_count`` answers of ``tokens_per_answer`` each; None if
+    unknown.
+    """
     if not answer_count:
         return 0.0
     if rate is None or memory.gpus is None:
@@ -214,7 +216,9 @@ def _estimate_hours(
 def _plan_confirmation(
     settings: JobSettings, screened_cells: Sequence[PlannedCell]
 ) -> list[PlannedCell]:
-    """Plans a search's second job at its longest, while its cells are still unknown."""
+    """Plans a search's second job with the slowest possible cells, while its cells are still
+    unknown.
+    """
     confirm = settings.request.confirm
     if confirm is None:
         return []
@@ -243,8 +247,8 @@ def _plan_confirmation(
 
 
 def read_cell_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
-    """Reads the state of a cell, and the number of prompts that it lacks in all repeats. In the
-    state ``decoded`` all answers are there, and its row is still to be made.
+    """Reads a cell's state and the number of missing prompts over all repeats. In the state
+    ``decoded`` all answers exist, but the row does not.
     """
     path = store.folder / files.GENERATIONS
     answer_count = path.read_bytes().count(b"\n") if path.exists() else 0
@@ -262,17 +266,17 @@ def read_cell_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[S
 def estimate_job_memory(
     pair: PairSettings, engine: EngineSettings, slots_per_row: int | None, rows: int
 ) -> MemoryEstimate:
-    """Estimates the memory of ``rows`` that take ``slots_per_row`` each (None: as many as the
-    models have).
+    """Estimates the memory of ``rows`` rows with ``slots_per_row`` cache slots each (None: the
+    models' limit).
     """
     sizes = read_pair_sizes(pair)
     bytes_each = BYTES[resolve_dtype(engine, pair)]
     gib = (engine.gpu_memory_gib or find_smallest_gpu_gib()) if engine.uses_cuda else None
     try:
         gpus = count_gpus_of_job(pair, engine)
-    except UsageError:  # says what must be stated to know it; a plan leaves that open
+    except UsageError:  # a setting is missing; a plan can do without
         gpus = None
-    # At most what the models take: longer prompts are refused before decoding.
+    # At most the models' limits, because longer prompts are refused before decoding.
     limits = [
         limit for limit in (slots_per_row, *(size.positions for size in sizes)) if limit is not None
     ]
@@ -304,9 +308,9 @@ def _estimate_graph_bytes(
 def estimate_decoder_graph_bytes(
     tree: Any, sampling: SamplingSettings, vocab: int, rows: int, max_prefix_tokens: int
 ) -> int:
-    """Estimates the bytes that a decoder's graphs over prefixes of up to ``max_prefix_tokens`` keep
-    on a GPU: rows' random numbers, and each graph's inputs and outputs, without the memory that
-    graphs share.
+    """Estimates the GPU memory, in bytes, of a decoder's graphs for prefixes of up to
+    ``max_prefix_tokens``: the rows' random numbers and each graph's inputs and outputs, without the
+    memory that graphs share.
     """
     from spec_bench.decode.recording import length_buckets, row_buckets
 
@@ -328,7 +332,7 @@ def _sum_bytes(counts: Sequence[int | None], bytes_each: int) -> int | None:
 
 
 def _estimate_longest_sequence(settings: JobSettings) -> int | None:
-    """Estimates the slots of the longest prompt, its answer and the largest tree, at most; None if
+    """Estimates the maximum cache slots of a prompt, its answer and the largest tree; None if
     unknown.
     """
     task = settings.task
@@ -347,11 +351,12 @@ def _estimate_longest_sequence(settings: JobSettings) -> int | None:
 def estimate_rate_from_measured_rows(
     facts: CellFacts, device: str, measured_rows: Sequence[Mapping[str, Any]]
 ) -> ExpectedRate | None:
-    """Estimates a cell's rate on ``cpu``, ``cuda`` or ``server``; None if no row tells.
+    """Estimates a cell's rate on ``cpu``, ``cuda`` or ``server`` from measured rows; None if no row
+    applies.
 
-    First rows of the same decoder and tree, then of any decoder's baseline, which stands in for an
-    unknown decoder: that is then expected to be no faster. Of several rows those of the same task
-    are taken, and of these the median.
+    Takes rows of the same decoder and tree, or else baseline rows of any decoder: an unknown
+    decoder is then assumed to be no faster. If there are rows of the same task, only these are
+    used. The rate is their median.
     """
     place = (facts.target, facts.batch_size, device)
     drafts = ("", ",".join(facts.draft))
@@ -380,13 +385,13 @@ def _compute_median_rate(
         (explain_timing_doubt(str(row.get("reason"))).partition(":")[0], row)
         for row in task_rows or rows
     )
-    kind = min(kinds)  # "", that of sound rows, is the first
+    kind = min(kinds)  # "", the kind of rows without doubts, comes first
     source += f", of {kind} rows" * bool(kind)
     return ExpectedRate(median(float(row[key]) for row in kinds[kind]), source)
 
 
 def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
-    """Finds the rate that a paper prints for a cell of this pair: of its task, else the median."""
+    """Finds a paper's rate for a cell of this pair: on its task, else the median of other tasks."""
     pairs = find_pair_spellings(facts.pair)
     for paper, numbers in read_all_published_numbers().items() if pairs else ():
         rows = [
@@ -403,8 +408,8 @@ def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
 
 @cache
 def _compare_pair_with_printed(results: Path, pair: str) -> tuple[str, ...]:
-    """Returns lines that compare a pair's plain decoding with what papers print, once for a sweep's
-    jobs.
+    """Compares a pair's measured plain decoding with papers' numbers, in lines; cached for all jobs
+    of a sweep.
     """
     rows = (row for row in _read_measured_rows(results) if row["pair"] == pair)
     return tuple(line for row in rows for line in iter_published_baseline_comparisons(row))
@@ -412,19 +417,21 @@ def _compare_pair_with_printed(results: Path, pair: str) -> tuple[str, ...]:
 
 @cache
 def _read_measured_rows(results: Path) -> list[dict[str, Any]]:
-    """Reads the rows with a rate of all CSVs in a results folder, once for a sweep's jobs."""
+    """Reads the rows with a rate from all CSVs in a results folder; cached for
+    all jobs of a sweep.
+    """
     return [
         row | {"device": row["device"] if row["device"] in ("cpu", SERVER) else "cuda"}
         for path in files.list_results_files(results)
         for row in read_results_rows(path)
-        # A row that does not say on which device it was measured says nothing of any.
+        # Rows without a device cannot be used.
         if row.get("token_rate") and row.get("device") and not row["simulated_acceptance"]
     ]
 
 
 def print_plan(cells: Sequence[PlannedCell]) -> None:
-    """Prints what all cells have in common, then a line a cell, each once, and the totals. Many
-    cells are counted, a line for those of a job and state.
+    """Prints the values that all cells share, then a line per distinct cell, and the totals. If
+    there are many cells, a line counts the cells of a job and state.
     """
     console = Console(markup=False, highlight=False)
     distinct_cells = _merge_repeated_cells(cells)
@@ -460,7 +467,9 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
 
 
 def _merge_repeated_cells(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
-    """Returns each cell once, with the words that its jobs share and that not all cells have."""
+    """Merges equal cells of several jobs; keeps the words that its jobs share
+    and some cells lack.
+    """
     everywhere = set.intersection(*(set(cell.words) for cell in cells))
     cell_by_id: dict[str, PlannedCell] = {}
     for cell in cells:
@@ -471,7 +480,7 @@ def _merge_repeated_cells(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
 
 
 def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
-    """Returns the plan's sums, each cell counted once."""
+    """Formats the plan's sums; each cell counts once."""
     states = Counter(cell.state for cell in cells)
     state_counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known_hours = [cell.device_hours for cell in cells if cell.device_hours is not None]
@@ -504,13 +513,13 @@ def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
 
 
 def _describe_simulation(facts: CellFacts) -> str:
-    """Describes the acceptance that a cell is given; "" if its models decide."""
+    """Describes a cell's stated acceptance; "" if its models decide."""
     rates = ",".join(f"{rate:.3g}" for rate in facts.simulated_acceptance)
     return f"{facts.decoder} {facts.spec} {rates}" if rates else ""
 
 
 def format_longest_job_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
-    """Formats the minutes that the longest job decodes, on the GPUs that it gets."""
+    """Formats the minutes that the longest job decodes on its GPUs."""
     minutes = [
         sum(60 * (cell.device_hours or 0) / max(1, cell.memory.gpus or 1) for cell in job)
         for job in jobs
@@ -546,7 +555,9 @@ def _format_hours_without_unit(hours: float) -> str:
 
 
 def _format_memory_parts(memory: MemoryEstimate) -> str:
-    """Formats GiB as ``weights + caches + graphs``; caches of unknown shape as a word."""
+    """Formats GiB as ``weights + caches + graphs``; the word ``caches`` if
+    their size is unknown.
+    """
     if memory.weights_bytes is None:
         return _UNKNOWN
     caches = "caches" if memory.cache_bytes is None else _format_gib(memory.cache_bytes)

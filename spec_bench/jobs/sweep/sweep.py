@@ -1,9 +1,8 @@
-"""A sweep's jobs: checked before the first of them runs, and seen by others while they do.
+"""A sweep's jobs: checked before the first job runs, and watched while they run.
 
-Each swept value is checked in one job, and not in every combination, so that a wrong last value
-costs no time. Where jobs run on other machines, what this one has (devices, folders) says nothing,
-and settings are checked alone. A sweep that is to be planned is planned here, and none of its jobs
-starts.
+Each swept value is checked in one job, not in every combination, so that a wrong last value costs
+no time. If jobs run on other machines, this machine's devices and folders do not matter, and only
+settings are checked. With ``plan=true`` the sweep is only planned, and no job starts.
 """
 
 from __future__ import annotations
@@ -54,30 +53,30 @@ from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
-_AGAIN = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # who starts a lost job again
+_AGAIN = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # programs that restart a lost job
 _QUICK_S = 5.0
-_WRONG = 2  # the status of a request that cannot be right
+_WRONG = 2  # the exit status of invalid settings
 
 
 class Sweep:
-    """The jobs of a sweep in the user's process; None in one that a launcher started."""
+    """The jobs of a sweep, in the user's process; None in a process that a launcher started."""
 
     def __init__(self) -> None:
-        # its notes and where its rows go, by results and name
+        # (results, name) -> notes of the experiment's jobs, settings of its sinks
         self._notes_and_sinks = dict[tuple[str, str], tuple[SweepNotes, SinkSettings]]()
-        self.has_run_here = False  # whether a job did, in this process
-        # submitit's, whose jobs go on without this process; "" of another launcher
+        self.has_run_here = False  # whether a job has run in this process
+        # submitit's folder (its jobs go on without this process); "" for other launchers
         self._submitit_folder = ""
         self._is_over = threading.Event()
-        self._slow_tables = set[Path]()  # tables that take longer than this to make
+        self._slow_tables = set[Path]()  # tables that take longer than ``_QUICK_S`` to build
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """In another process there is none."""
+        """Pickles as None, because other processes have no sweep."""
         return type(None), ()
 
     def check_and_list_or_plan_jobs(self, config: DictConfig, configs: SweepConfigs) -> bool:
         """Checks a sweep's jobs before anything is launched, and lists them or prints their plan;
-        returns whether they are to run. Raises UsageError: a job cannot be right.
+        returns whether to launch them. Raises UsageError if a job's settings are invalid.
         """
         register_launcher_resolvers(configs)
         launcher = config.hydra.launcher
@@ -137,8 +136,8 @@ class Sweep:
         return True
 
     def rebuild_tables(self, experiment: Experiment) -> bool:
-        """Rebuilds the tables of a job that ran here, unless that takes long; returns whether it
-        did.
+        """Rebuilds the tables after a job that ran here, unless they are slow to build; returns
+        whether they were rebuilt.
         """
         began = time.monotonic()
         is_complete = experiment.csv not in self._slow_tables and experiment.rebuild_tables(
@@ -149,11 +148,11 @@ class Sweep:
         return is_complete
 
     def finish_experiments(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
-        """Rebuilds all tables and prints what became of the jobs; yields each experiment's results
-        folder, name and cells.
+        """Rebuilds all tables and prints the jobs' outcomes; yields each experiment's results
+        folder, name and results.
         """
         self._is_over.set()
-        with suppress(OSError):  # that submitit makes by a name of which it replaces a part
+        with suppress(OSError):  # submitit also makes a folder of the unreplaced pattern
             Path(self._submitit_folder).rmdir()
         for (folder, name), (notes, sink) in self._notes_and_sinks.items():
             results = Path(folder)
@@ -186,7 +185,7 @@ def _check_names_and_local_rows(settings: RunSettings, folders: list[Path]) -> N
 
 
 def _check_all_settings(settings: RunSettings, folders: list[Path]) -> None:
-    """Checks all that is known before models are loaded; imports torch."""
+    """Checks everything that is known before models are loaded; imports torch."""
     build_settings(settings, folders, skip_data=True)
 
 
@@ -203,8 +202,8 @@ def _errors_with_words(words: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator[RunningJob]:
-    """Notes that a job of a sweep runs within the block, in the user's process, which has the
-    ``sweep``, or in a launcher's. Outside a sweep it yields a job that nobody watches.
+    """Publishes the state of a sweep's job that runs within the block, in the user's process (with
+    its ``sweep``) or in a launcher's. Outside a sweep it yields a job without a note.
     """
     number = get_sweep_job_number()
     if number is None or processes.process_rank():
@@ -222,7 +221,7 @@ def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator
         if sweep is not None:
             sweep.has_run_here = True
             log.info("%s: %s", label, " ".join(running.snapshot.words))
-        else:  # its lines are among other jobs'
+        else:  # its log lines mix with other jobs'
             logging.setLogRecordFactory(make_labelled_record)
         try:
             yield running
@@ -231,7 +230,7 @@ def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator
 
 
 def _hint_at_list_syntax(words: Iterable[str]) -> None:
-    """Prints how budgets or lengths that are jobs of their own are compared in one job."""
+    """Prints how to compare swept budgets or lengths in one job."""
     pairs = (word.partition("=")[::2] for word in words)
     values = group_by_key((group, value.strip("'\"")) for group, value in pairs if group in LISTS)
     for group, group_values in values.items():

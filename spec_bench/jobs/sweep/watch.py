@@ -1,8 +1,8 @@
-"""``spec-bench watch NAME``: how far a sweep is, from wherever its folder is seen.
+"""``spec-bench watch NAME``: a sweep's progress, on any machine that sees its folder.
 
-In ``runs/jobs/<experiment>/under_way`` a ``sweep-<id>.json`` lists each sweep's jobs, and a note a
-job, named by its choices, says where it runs and what became of it; the cells' records say how far
-it is. Nothing else reads the notes: rows and tables do not hang on them.
+In ``runs/jobs/<experiment>/under_way`` a ``sweep-<id>.json`` lists each sweep's jobs. A note per
+job, named by a hash of its choices, has its place and state; its progress comes from the cells'
+records. Nothing else reads the notes: rows and tables do not depend on them.
 """
 
 import json
@@ -33,7 +33,7 @@ from spec_bench.system.errors import UsageError
 
 State = Literal["waiting", "running", "done", "failed", "interrupted", "lost", "unreadable"]
 _RESUMES = "interrupted; the same command resumes"
-_SILENT_S = 900.0  # of a job on another machine: longer without a record, and it is taken for lost
+_SILENT_S = 900.0  # a job on another machine without a record for longer is taken for lost
 _Count = Annotated[int, Ge(0), Lt(2**31)]
 _When = Annotated[float, Ge(0), Lt(2**40)]
 _Line = Annotated[str, AfterValidator(to_one_line)]
@@ -42,39 +42,39 @@ _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
 OPEN: tuple[State, ...] = ("running", "waiting")
 SWEEPS = "sweep-*.json"
 _NOTES = (SWEEPS, f"{'[0-9a-f]' * 12}.json")
-_MAX_BYTES = 2**26  # bytes of a cell that a look reads
+_MAX_BYTES = 2**26  # maximum bytes of a cell read at once
 
 
 @dataclass(frozen=True)
 class WatchedJobSnapshot:
-    """One job of a sweep."""
+    """State of one job of a sweep."""
 
     number: _Count  # its place in the sweep
     words: tuple[_Line, ...] = ()  # its choices
-    state: State = "waiting"  # what became of it
+    state: State = "waiting"  # its state now
     line: _Line = ""  # why it failed
-    host: _Line = ""  # where it runs
+    host: _Line = ""  # machine that it runs on
     process: _Count = 0  # its id there
     devices: _Line = ""  # the GPUs it sees, "" for none
     cells: tuple[_Line, ...] = ()  # run ids
-    prompts: _Count = 0  # that each cell decodes, repeats counted
-    began: _When = 0.0  # when, in seconds
-    ended: _When = 0.0  # likewise; 0 while it runs
+    prompts: _Count = 0  # prompts of each cell, repeats counted
+    began: _When = 0.0  # Unix seconds
+    ended: _When = 0.0  # Unix seconds; 0 while it runs
     key: _Line = ""  # its note's name
-    again: _Line = ""  # who starts it again if its process is lost; "": nobody
-    # What a look at its cells finds:
+    again: _Line = ""  # program that restarts it if its process is lost; "" if none
+    # Read from its cells:
     done: int = 0  # generations on disk, of `total_generations`
-    tokens: int = 0  # of these
+    tokens: int = 0  # of these generations
     wrote: float = 0.0  # when it last wrote, in seconds; 0: it has not begun
 
     @property
     def total_generations(self) -> int:
-        """Generations that its cells need."""
+        """Number of generations that its cells need."""
         return self.prompts * len(self.cells)
 
 
 class CellProgress(NamedTuple):
-    """What is on disk of a cell."""
+    """Progress of a cell on disk."""
 
     inode: int = 0
     bytes_read: int = 0
@@ -94,13 +94,13 @@ class RunningJob:
     def write_note(self, **changed: Any) -> None:
         """Updates fields of the snapshot and writes the note."""
         self.snapshot = replace(self.snapshot, **changed)
-        if self.path is not None and self.path.parent.is_dir():  # a folder that is gone may return
-            with suppress(OSError):  # nobody's numbers hang on it
+        if self.path is not None and self.path.parent.is_dir():  # else it was removed
+            with suppress(OSError):  # no result depends on it
                 files.write_json(self.path, [asdict(self.snapshot)])
 
 
 class SweepNotes:
-    """The notes of one experiment's jobs. Of their cells a look reads what is new."""
+    """The notes of one experiment's jobs. Reads only the new lines of their cells."""
 
     def __init__(self, results: Path, name: str) -> None:
         self._results = results
@@ -108,24 +108,24 @@ class SweepNotes:
         self._progress_by_cell: dict[str, CellProgress] = {}
 
     def read_clock(self) -> float:
-        """Returns the time, in seconds, by the clock that the records' times are of."""
+        """Returns the time, in seconds, by the clock of the records' times."""
         return files.read_folder_clock_s(self._folder)
 
     def get_note_path(self, words: Sequence[str]) -> Path:
-        """Returns the file of a job's note, by all its choices."""
+        """Returns the path of a job's note, named by a hash of its choices."""
         return self._folder / f"{files.hash_json(sorted(words))}.json"
 
     def write_job_list(
         self, jobs: Sequence[tuple[int, Sequence[str]]], restarted_by: str = ""
     ) -> None:
-        """Writes the list of a sweep's jobs, with the program that starts lost ones again (Slurm);
-        deletes notes of an earlier sweep that is over.
+        """Writes the list of a sweep's jobs, with the program that restarts lost jobs (Slurm);
+        deletes notes of earlier sweeps if all of these are over.
         """
         if not any(job.wrote and job.state in OPEN for job in self.read_progress()):
             for path in self._folder.glob("*.json"):
                 path.unlink(missing_ok=True)
         word_sets = [set(words) for _, words in jobs]
-        # the rest tells them apart
+        # the other words tell jobs apart
         common = set.intersection(*word_sets) if len(word_sets) > 1 else set()
         job_entries = [
             {
@@ -141,8 +141,8 @@ class SweepNotes:
 
     @contextmanager
     def tracked_job(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
-        """Notes that a job runs within the block, and how it ended: a line in its snapshot by then
-        is why it failed.
+        """Writes a job's note within the block, and its end; if the snapshot's ``line`` is set, the
+        job has failed for that reason.
         """
         path = self.get_note_path(words)
         job_by_key = {job.key: job for job in self.read_jobs(SWEEPS)}
@@ -165,8 +165,8 @@ class SweepNotes:
             job.write_note(state=bad if job.snapshot.line else "done", ended=self.read_clock())
 
     def read_jobs(self, *patterns: str) -> list[WatchedJobSnapshot]:
-        """Reads all jobs in order, from files of these ``patterns``; an unreadable note is a job in
-        the state ``unreadable``. ``SWEEPS`` alone: as they were listed.
+        """Reads all jobs in order, from files of these ``patterns``; an unreadable note gives a job
+        in the state ``unreadable``. ``SWEEPS`` alone gives the jobs as they were listed.
         """
         job_by_key = dict[str, WatchedJobSnapshot]()
         folder = self._folder
@@ -202,14 +202,14 @@ class SweepNotes:
         return watched_jobs
 
     def _read_note_file(self, path: Path) -> tuple[WatchedJobSnapshot, ...]:
-        """Reads a file of notes, every value checked by its type. Raises ValueError, OSError."""
+        """Reads a file of notes and validates every value. Raises ValueError or OSError."""
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
         notes_adapter = adapter(tuple[WatchedJobSnapshot, ...])
         return notes_adapter.validate_json(checksums.read_regular_file(path), strict=True)
 
     def _update_cell_progress(self, cell: str) -> CellProgress:
-        """Reads what is new of a cell's generations; returns its progress."""
+        """Reads the new lines of a cell's generations; returns its progress."""
         path = files.get_run_folder(self._results, cell) / files.GENERATIONS
         previous = self._progress_by_cell.get(cell, CellProgress())
         try:
@@ -245,7 +245,9 @@ class SweepNotes:
 
 
 def estimate_seconds_left(jobs: Sequence[WatchedJobSnapshot], now: float) -> float | None:
-    """Estimates the seconds until a sweep's end by what finished jobs took; None if unknown."""
+    """Estimates the seconds until a sweep's end from its finished jobs, or else from running ones;
+    None if unknown.
+    """
     begun_jobs = [job for job in jobs if job.began and job.done]
     measured_jobs = [job for job in begun_jobs if job.state == "done"] or begun_jobs
     spent_s = sum((job.ended or now) - job.began for job in measured_jobs)
@@ -291,7 +293,7 @@ def main(options: Namespace) -> int:
 
 
 def print_changed_counts(all_notes: Sequence[SweepNotes], is_over: threading.Event) -> None:
-    """Prints a line whenever the count of jobs by state has changed, until it is over."""
+    """Prints a line whenever the counts of jobs by state have changed, until ``is_over``."""
     last_counts = ""
     while not is_over.wait(_EVERY_S):
         summary_line = summarise_jobs(
@@ -318,7 +320,7 @@ def build_job_table(jobs: Sequence[WatchedJobSnapshot], now: float) -> Table:
 
 
 def summarise_jobs(jobs: Sequence[WatchedJobSnapshot], now: float) -> list[str]:
-    """Summarises a sweep in one line, plus one for every job that did not end well."""
+    """Summarises a sweep in one line, plus one line per job that did not end well."""
     states = Counter(job.state for job in jobs)
     left_s = estimate_seconds_left(jobs, now)
     state_names = [state for state in ("done", *_BAD, "running", "waiting") if state in states]
