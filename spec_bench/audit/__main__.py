@@ -1,4 +1,4 @@
-"""Arguments of ``spec-bench check decoders``; ``command_line`` runs it."""
+"""Checks the arguments of ``spec-bench check decoders``, which ``command_line`` runs."""
 
 import argparse
 import sys

@@ -105,7 +105,9 @@ def iter_audit_cases(mark: str) -> Iterator[AuditCase]:
 
 
 def _iter_fitting_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
-    """Yields the rules for a tree, with every choice of settings that exactness depends on."""
+    """Yields the rules that fit a tree, with each choice of the settings on which exactness
+    depends.
+    """
     verifiers = []
     for kind in rule.values():
         if kind.declared != mark or not can_verify(kind, type(tree)):

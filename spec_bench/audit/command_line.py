@@ -119,7 +119,7 @@ def _iter_approximate_lines(case: AuditCase, seed: int) -> Iterator[AuditLine]:
 
 
 def iter_beam_parts(samples: int, seed: int) -> Iterator[AuditPart]:
-    """Yields beam verification by enumeration, and the beam decoders on a Markov chain."""
+    """Yields the parts that enumerate beam verification, then beam decoders on a Markov chain."""
     yield _make_enumeration_part(
         "beams: a layer's beams are i.i.d.", partial(enumerate_beam_layers_error, seed=seed)
     )

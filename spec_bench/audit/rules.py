@@ -39,7 +39,7 @@ LAW_NAMES: dict[Law, str] = {
 
 
 class EnumeratedError(NamedTuple):
-    """The largest error over all enumerated cases."""
+    """Largest error over all enumerated cases, and the number of cases."""
 
     largest: float
     cases: int  # or outcomes, enumerated
@@ -47,7 +47,7 @@ class EnumeratedError(NamedTuple):
 
 @dataclass(frozen=True)
 class RuleCase:
-    """A node rule and how the children are drawn."""
+    """A node rule with a kind of siblings."""
 
     name: str  # for the table
     rule: NodeRule

@@ -53,7 +53,7 @@ _UNCOUNTED_COLUMNS = ("nodes_per_call", "host_overhead")
 
 
 class AnswerFile(NamedTuple):
-    """The answers of one file, in its order."""
+    """Answers of one file, in the file's order."""
 
     model: str  # ``model_id``; several are joined by commas
     # One per question, for all of its turns. Files have no depths of trees: every step gets the

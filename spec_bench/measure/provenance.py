@@ -311,7 +311,8 @@ def read_cpu_mhz(path: Path = _CPUS) -> float | None:
 class PeakMemoryMonitor:
     """Peak memory of one cell's tensors on CUDA, over all of its windows.
 
-    On a CPU it stays None: the allocator keeps no peak, and all cells share the process.
+    On a CPU ``peak_bytes`` stays None: the allocator records no peak, and all cells share the
+    process.
     """
 
     def __init__(self, device: str) -> None:

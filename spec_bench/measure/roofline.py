@@ -42,7 +42,7 @@ def look_up_nominal_bytes_per_s(gpu_name: str) -> float | None:
 
 @dataclass(frozen=True)
 class ForwardPassByteCounts:
-    """Bytes that one forward pass of a model moves: for every pass, and per token."""
+    """Bytes that a forward pass of a model moves: per pass, and per token."""
 
     weight_bytes: int  # parameters that every pass reads in full: all except looked-up tables
     # A token's rows of embedding tables (tokens, learned positions). A table that is also the lm

@@ -73,7 +73,7 @@ class ChainBreakEven(NamedTuple):
 
 
 def measure_break_evens(pair: Pair) -> tuple[ChainBreakEven, ...]:
-    """Measures the pair's target and computes the break-even acceptances of drafts."""
+    """Measures the costs of the target's passes; computes the break-even acceptances of drafts."""
     from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
 
     return tuple(

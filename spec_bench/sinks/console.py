@@ -97,7 +97,7 @@ class ProgressBar:
     def start_batch(
         self, label: str, cell: object, earlier_generations: Iterable[Generation]
     ) -> None:
-        """Starts a cell's batch; sums the cell's earlier generations the first time only."""
+        """Starts a cell's batch; sums the cell's earlier generations on its first batch only."""
         if cell not in self._sums:
             self._sums[cell] = _RunningSums().with_generations(earlier_generations)
         self._label = label

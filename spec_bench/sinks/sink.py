@@ -28,7 +28,7 @@ from spec_bench.settings.validation import (
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """Results of one cell, as sinks log them."""
+    """Results of one cell, to be logged by sinks."""
 
     result: CellResult
     settings: Mapping[str, Any]  # resolved settings; their hash is the run id

@@ -397,7 +397,7 @@ def read_csv(path: Path, needed_columns: Sequence[str] = ()) -> list[dict[str, s
 def iter_csv_lines(
     path: Path, needed_columns: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yields the number of a row's last line, the header, and the row's raw cells, for each row."""
+    """Yields for each row the number of its last line, the header, and the row's raw cells."""
     if not path.exists():
         return
     if not path.is_file():  # a pipe would block

@@ -41,7 +41,7 @@ def get_name_under_fetched_models(folder: Path) -> str:
 
 
 def count_folder_bytes(folder: Path) -> int:
-    """Returns the bytes of a folder's files."""
+    """Sums the sizes of a folder's files, in bytes."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 

@@ -1,4 +1,4 @@
-"""Text from outside, made safe to print: on a terminal, in a table, in a log."""
+"""Makes text from outside safe to print: on a terminal, in a table, in a log."""
 
 import re
 

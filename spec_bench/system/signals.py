@@ -33,7 +33,8 @@ _received_signal = 0  # the signal's number
 @contextmanager
 def exits_in_one_line(signal_line: str) -> Iterator[None]:
     """Ends the process with one line on a signal or an error in the block, or if a package is
-    missing. ``signal_line`` is printed on a signal: ``interrupted; the same command resumes``.
+    missing. ``signal_line`` is printed on a signal, for example ``interrupted; the same command
+    resumes``.
     """
     global _owner_pid, _signal_line, _received_signal, _raises_interrupts
     old_handlers = {number: signal.signal(number, _handle_signal) for number in _SIGNALS}

@@ -53,7 +53,9 @@ class RandomPromptTask:
         turn: int = 0,
         history: Sequence[str] | None = None,
     ) -> tuple[int, ...]:
-        """Draws ``prompt_tokens`` ids below ``len(tokenizer)`` by the seed and the example's id."""
+        """Draws ``prompt_tokens`` ids below ``len(tokenizer)``, seeded by ``seed`` and the
+        example's id.
+        """
         draw = random.Random(f"{self.seed} {example.id}")
         return tuple(draw.randrange(len(tokenizer)) for _ in range(self.prompt_tokens))
 

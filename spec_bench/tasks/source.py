@@ -65,7 +65,7 @@ class WheelFile:
 
 @settings
 class RowSource:
-    """Where to read rows."""
+    """Source of a task's rows."""
 
     # ``embedded``, ``hub``, ``local`` or ``wheel``
     kind: Literal["embedded", "hub", "local", "wheel"]

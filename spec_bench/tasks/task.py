@@ -259,7 +259,9 @@ class Task:
         return example.turns[0], example.references[0][0]
 
     def _load_selected_rows(self, limit: int | None, offset: int) -> list[tuple[int, LocatedRow]]:
-        """Loads the selected rows in the order of the source, with their indices in it."""
+        """Loads the rows that limit, offset and sampling select, in the order of the source, with
+        their indices.
+        """
         if self.sample == "first" and not self.answered_only:
             rows = load_rows(self.source, self.name, limit, offset, self._accepts_any_form)
             return list(enumerate(rows, offset))
@@ -297,7 +299,7 @@ class Task:
 
     @property
     def _accepts_any_form(self) -> bool:
-        """Whether rows may have any form: those of the user's own files, unless ``fields`` names
+        """Whether rows may have any form: true for the user's own files, unless ``fields`` names
         the turns.
         """
         has_turns_field = isinstance(self.fields.get("turns"), str)

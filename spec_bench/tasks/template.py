@@ -193,8 +193,8 @@ def _apply_chat_template(
 
 
 def encode_text(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
-    """Encodes a text. Raises UsageError if the tokenizer fails on it. Raises TimeoutError, on which
-    callers give up all texts, if it takes too long.
+    """Encodes a text. Raises UsageError if the tokenizer fails on it, and TimeoutError if it takes
+    too long; callers then try no other text.
     """
     try:
         with limited_memory(MAX_EXTRA_BYTES):

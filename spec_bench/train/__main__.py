@@ -15,7 +15,7 @@ RESUMES = "the same command goes on"
 
 
 def run_train_command(request: Namespace) -> int:
-    """Runs the trainings; returns the status."""
+    """Runs the trainings of a command line; returns the exit status."""
     from spec_bench.jobs.config.application import run_application
 
     return run_application(_run_composed_training, "train", request, RESUMES, "spec-bench train")

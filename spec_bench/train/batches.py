@@ -36,7 +36,7 @@ class Dialogue:
 
 
 def find_learned_positions(dialogue: Dialogue) -> list[int]:
-    """Finds the positions t to learn from: tokens t + 1 and t + 2 belong to one answer."""
+    """Finds the positions t to learn from: tokens t + 1 and t + 2 belong to the same answer."""
     is_answer = dialogue.loss_mask
     return [t for t in range(len(is_answer) - 2) if is_answer[t + 1] and is_answer[t + 2]]
 
@@ -76,7 +76,7 @@ class PositionBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class DialogueBatches:
-    """Makes batches of single positions."""
+    """Batches of single positions, with the target's hidden states at these."""
 
     model: HuggingFaceModel  # the target, which is not trained
     dialogues: Sequence[Dialogue]  # methods refer to them by index
@@ -160,7 +160,9 @@ class DialogueBatches:
         ]
 
     def _embed_tokens(self, tokens: Tensor) -> Tensor:
-        """Embeds tokens by the target's table; not in inference mode, as heads learn from them."""
+        """Embeds tokens with the target's table, [..., D] float32. Runs outside of inference mode,
+        because heads are trained on the result.
+        """
         device = self.model.device
         embeddings: Tensor = self.model.module.get_input_embeddings()(tokens.to(device))
         return embeddings.to(device).float()
@@ -212,7 +214,7 @@ class SequenceBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SequenceBatches(DialogueBatches):
-    """Makes batches of whole sequences, with the hidden states of every token."""
+    """Batches of whole sequences, with the hidden states of every token."""
 
     select_positions = staticmethod(lambda dialogue: list(range(len(dialogue.ids))))
 

@@ -44,8 +44,8 @@ def split_dialogues(
     share: float,
     seed: int,
 ) -> tuple[list[Dialogue], list[Dialogue]]:
-    """Splits dialogues into training and validation, which gets about ``share`` of the prompts;
-    dialogues of one prompt stay on one side.
+    """Splits dialogues into a training and a validation set; the latter gets about ``share`` of the
+    prompts. Dialogues with equal prompts stay together.
     """
     sides: tuple[list[Dialogue], list[Dialogue]] = ([], [])
     for dialogue in dialogues:

@@ -129,7 +129,7 @@ def find_positions_before_answer_tokens(dialogue: Dialogue) -> list[int]:
 
 @dataclass(frozen=True)
 class TextBatches(DialogueBatches):
-    """Makes batches of tokens, with the hidden states before each token of an answer."""
+    """Batches of token sequences, with the hidden states before each token of an answer."""
 
     select_positions = select_starts = staticmethod(find_positions_before_answer_tokens)
 

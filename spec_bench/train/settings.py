@@ -36,7 +36,7 @@ Temperatures = Annotated[
 
 @settings
 class TargetAnswerSettings:
-    """How the target answers prompts."""
+    """Settings for the target's answers to prompts."""
 
     # prompt i is answered at temperatures[i % len(temperatures)]; 0 is greedy
     temperatures: Temperatures = (0.0, 1.0)

@@ -254,7 +254,7 @@ def group_positions_by_dialogue(locations: Tensor, dialogue_count: int) -> tuple
 
 
 def _repeat_kv_heads(q: Tensor, *parts: Tensor) -> list[Tensor]:
-    """Repeats keys or values for each head of the queries."""
+    """Repeats the heads of keys or values to match the number of the queries' heads."""
     return [part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in parts]
 
 
