@@ -162,13 +162,14 @@ def audit(
     Args:
         parts: ``rules``, ``decoders`` and ``beams`` by enumeration; ``approximations``, without
             claims. None: all of them, or with a target the pair alone.
-        target: folder or hub id of a target whose greedy answers are checked too.
+        target: folder or hub id of a target, to check its greedy answers too.
         draft: folder or hub id of its draft.
         prompts: texts for the pair, or a file of prompts in any form that ``run`` takes.
-        max_new_tokens: limit on each of their answers.
-        samples: continuations per chi-square.
-        seed: of everything drawn.
-        decoders: the pair's, such as ``sd:3,rsd_s:4x3`` or a list; ``all``: every tree.
+        max_new_tokens: limit on each answer of the pair.
+        samples: continuations per chi-square test.
+        seed: seed of all draws.
+        decoders: decoders to check on the pair, such as ``sd:3,rsd_s:4x3`` or a list; ``all``:
+            every tree.
     """
     import pandas as pd
 

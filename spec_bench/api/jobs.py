@@ -68,8 +68,8 @@ def run(
     Args:
         overrides: as on the command line: ``task=xsum``, ``cells=[sd:3,rsd_s:4x3]``.
         texts: an earlier name of ``prompts``.
-        references: one for each prompt: a text, a list of equally good texts, or None; for a
-            conversation a list with one of these for each turn.
+        references: an entry per prompt: a text, a list of equally good texts, or None; for a
+            conversation a list of such entries, one per turn.
         pair: a name of ``conf/pair``, or a pair of ``load_pair`` if its models have names.
         columns: ``main``; ``all`` of ``results.csv``; or a list of names.
         settings: ``overrides`` by keyword, or the flags of ``spec-bench run``:

@@ -61,14 +61,15 @@ def load_pair(
     """Loads a target and its drafts by name, or wraps loaded models.
 
     A loaded model keeps its device and dtype, and is set to eval mode. All models share the given
-    tokenizer; without one, those of named models are compared.
+    tokenizer; without it, the tokenizers of named models must agree.
 
     Args:
-        name: a file of ``conf/pair``; None: the models that follow, or ``embedded``.
+        name: a file of ``conf/pair``; None: the models given below, or ``embedded``.
         target: a folder, hub id, ``embedded:NAME`` or ``random:NAME``, in place of the pair's; or
             a loaded transformers model, with its tokenizer.
-        draft: one or several, as ``target``.
-        tokenizer: of all models, a folder, hub id or loaded one; None: the named target's own.
+        draft: one or several draft models, given as ``target`` is.
+        tokenizer: tokenizer of all models: a folder, hub id or loaded tokenizer; None: the named
+            target's own.
         heads: draft heads by kind: ``{"medusa": FOLDER}``.
         device: of models that are loaded here: ``cpu``, ``cuda``, ``cuda:1``; ``auto``: a GPU if
             torch can use one and the models are not the embedded ones.

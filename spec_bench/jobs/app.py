@@ -133,7 +133,7 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
     UsageError if they are invalid.
     """
     require_models_exist(request.pair, request.engine.is_served)
-    # Run ids depend on the hub's commits, those of a search's second stage and of the watch too.
+    # Run ids depend on the hub's commits, also in a search's second stage and in the job's note.
     settings = build_settings(request, list_config_folders()).pin_revisions()
     task = settings.task
     examples = (*settings.examples, *settings.confirmation_examples)
@@ -243,7 +243,7 @@ def _hand_over_results(
 
 
 def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
-    """Reads what sinks log of a finished cell."""
+    """Reads a finished cell for the sinks."""
     cell = cell_folder.read_cell_json(store.folder)
     scores = cell.get("scores") or {}
     return LoggedCell(

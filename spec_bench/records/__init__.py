@@ -1,4 +1,4 @@
-"""Records of what is measured: dataclasses, a cell's JSONL, an experiment's parquet.
+"""Records of measurements: dataclasses, a cell's JSONL, an experiment's parquet.
 
-Knows only ``system`` of the package; pyarrow is loaded only to read or write a file.
+Knows only ``settings`` and ``system`` of the package; imports pyarrow only to read or write a file.
 """

@@ -192,7 +192,7 @@ class PackedRecords:
 
     @property
     def run_ids(self) -> list[str]:
-        """Run ids with lines, then those with an origin alone."""
+        """Run ids with lines, then run ids with an origin only."""
         run_ids = (name.removesuffix(AGAIN) for name in self._line_indices)
         return list(dict.fromkeys([*run_ids, *self.origins]))
 

@@ -28,7 +28,7 @@ from spec_bench.system.printable import redact_and_escape
 
 @dataclass(frozen=True)
 class Requirement:
-    """Annotation with a description of what a field accepts, for types that do not say it well."""
+    """Annotation with a field's accepted values in words, if its type alone is not clear."""
 
     allowed: str  # follows "must be"
 

@@ -47,7 +47,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def __init__(
         self,
-        noun: str,  # what one entry is called in messages
+        noun: str,  # word for an entry in messages
         group: str,  # the entry points' group, under which other packages name their modules
         # makes an entry from the name, the decorated object and the decorator's keywords; None
         # makes the object itself the entry

@@ -115,7 +115,7 @@ def read_settings(
     try:
         checked = _validate(checker, values)
     except ValidationError as error:
-        # A misspelt key is also a missing one; the misspelling is what the user looks for.
+        # A misspelt key also leaves a key missing; the misspelling is more useful to the user.
         worst = min(
             error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
         )

@@ -41,12 +41,12 @@ class TreeFit:
     pair: NonEmptyStr  # its label, for people
     target: NonEmptyStr  # as the pair names it
     draft: NonEmptyStr
-    revisions: tuple[str, str]  # of both; "" where unknown
+    revisions: tuple[str, str]  # of target and draft; "" if unknown
     task: NonEmptyStr
     sampling: SamplingSettings  # in the file: the settings one by one
     prompts: int  # decoded
     iterations: int  # target calls that were counted
-    accepted: tuple[float, ...]  # share of them whose accepted child had rank 0, 1, ...
+    accepted: tuple[float, ...]  # share of target calls that accepted the child of rank 0, 1, ...
 
     def write(self, folder: Path) -> Path:
         """Writes the fit and returns the file; replaces a fit of the same models, task and

@@ -61,7 +61,7 @@ TRAIN_FILES = ("train", "engine/default")
 _SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # no value: a group
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
-# Settings whose texts a model reads or writes.
+# Settings with texts that a model reads or writes.
 _TEXTS = re.compile(
     r"\+*(task\.(stop|template|plain|system|instruction)|pair\.chat_t|data\.openings)"
 )
@@ -185,7 +185,9 @@ def _flag_to_override(flag: dict[str, Any], name: str, value: str) -> str:
 
 
 def _check_override(word: str, command: str) -> None:
-    """Raises UsageError if a word is no override; the message has what was probably meant."""
+    """Raises UsageError if a word is no override; the message suggests the setting or flag that was
+    probably meant.
+    """
     key, equals, value = word.partition("=")
     flags = FLAGS[command]
     settings = list_setting_names(command)

@@ -168,7 +168,7 @@ class Pair:
     name: str  # label of the pair
     target: str  # as the user wrote it
     drafts: tuple[str, ...]  # as the user wrote them, in order
-    specs: tuple[ModelSpec, ...]  # what to load, the target first
+    specs: tuple[ModelSpec, ...]  # models to load, the target first
     revisions: tuple[str | None, ...]  # hub revision or content hash of each, the target's first
     chat_template: str | None = None  # Jinja; None: the tokenizer's
     heads: Mapping[str, str] = field(default_factory=dict)  # by kind, as the user wrote them

@@ -83,7 +83,7 @@ _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # settings 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Everything that a job needs: its request, and what follows from it."""
+    """Everything that a job needs: its request, and the settings that follow from it."""
 
     request: RunSettings  # explained in ``conf/config.yaml`` and the groups that it names
     engine: EngineSettings  # the request's, with device and compilation resolved
@@ -97,7 +97,7 @@ class JobSettings:
     confirmation_examples: tuple[Example, ...] = ()
     stage: Stage = ""  # of a search
     left_out_reasons: tuple[str, ...] = ()  # why requested cells are not among ``cells``
-    # whether the examples only stand for data that are not here, in a plan
+    # whether the examples are placeholders for data that are not here, in a plan
     is_data_unread: bool = False
     # the ends of an answer, see ``StopCriteria.unusual_rule_text``
     unusual_stop_rule: str = ""
@@ -441,7 +441,7 @@ def digest_examples(examples: tuple[Example, ...]) -> str:
 # A search in two stages: many trees on few prompts, then the best few on fresh prompts.
 #
 # The best of hundreds of trees on a few prompts is partly luck, and its interval does not account
-# for being that of a maximum. So a first job screens all cells, and a second one decodes the best
+# for the selection. So a first job screens all cells, and a second one decodes the best
 # of them on prompts that the first did not see; its rows say `confirm` in the column `stage`. The
 # cells of both are ordinary cells with other run ids, and both jobs resume as any job does.
 

@@ -429,7 +429,9 @@ def blank_served_columns(generations: Sequence[Generation]) -> dict[str, Any]:
 def explain_served_columns(
     generations: Sequence[Generation], lacks_meter: bool, is_retokenised: bool
 ) -> list[tuple[str, str]]:
-    """Explains by column what a server's answers lack; ``is_retokenised`` if they came as text."""
+    """Explains the columns that a server's answers cannot fill: (column, reason), "" for no reason.
+    ``is_retokenised`` if they came as text.
+    """
     deliveries = [generation.delivery for generation in generations if generation.delivery]
     if not deliveries:
         return []

@@ -73,7 +73,7 @@ class CellRun:
     iteration_counts: IterationCounts = field(default_factory=IterationCounts)
     # digests of its models; empty for a cell that was begun before digests were stored
     model_digests: ModelDigests = field(default_factory=dict)
-    # generations by repeat and prompt id, those of an earlier, killed job included
+    # generations by repeat and prompt id, also from an earlier, killed job
     generations_by_repeat: Repeats = field(default_factory=lambda: defaultdict(dict))
     decoder: AnyDecoder | None = None  # None until it is built, and after a failure
     failure: Reason | None = None  # why the cell failed; None if it did not
@@ -150,7 +150,7 @@ class Session:
 
     settings: JobSettings
     runs: Sequence[CellRun]  # all its cells, the baseline (if any) first
-    pending: Sequence[CellRun]  # those without a complete result
+    pending: Sequence[CellRun]  # cells without a complete result
     prompts: JobPrompts
     metering: EnergyMetering  # its energy meter, open
     machine: LoadAndClockMonitor

@@ -1,1 +1,1 @@
-"""Results on disk: a folder per cell, tables per experiment. Knows settings; imports ``config``."""
+"""Results on disk: a folder per cell, tables per experiment."""

@@ -361,7 +361,7 @@ class Experiment:
         return in_order | stages, end_times, job_end_times, rows
 
     def _stamp_cells(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """Returns run id -> text that changes with the cell: its stage and its files' stamps."""
+        """Maps run id to a text that changes with the cell: its stage and its files' stamps."""
         runs = os.fspath(self._results / files.RUNS)
         return {
             run_id: f"{stage} {_stamp_cell_files(f'{runs}/{run_id}')}"

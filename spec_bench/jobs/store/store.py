@@ -1,7 +1,7 @@
 """A cell's folder on disk: written by a job, checked and repaired by a rerun.
 
 ``runs/<run_id>/`` holds ``generations.jsonl`` (one line per prompt and repeat, on disk before the
-next prompt starts), ``models.json`` (digests of its models' files and of the token ids asked),
+next prompt starts), ``models.json`` (digests of its models' files and of the prompts' token ids),
 ``cell.json`` (settings, the provenance of each start, and at the end scores and result) and, after
 a failure, ``trace.txt``; the baseline's also ``retimed-<session>.jsonl``,
 where later sessions timed it again.

@@ -56,7 +56,7 @@ _UNKNOWN = "unknown"
 
 
 class ExpectedRate(NamedTuple):
-    """A cell's expected rate and where it comes from."""
+    """A cell's expected rate and its source."""
 
     tokens_per_s: float  # delivered tokens per second of decoding
     source: str
@@ -97,7 +97,7 @@ class PlannedCell:
     device_hours: float | None  # maximum for the prompts left, times the GPUs; None if unknown
     memory: MemoryEstimate  # of the job
     words: tuple[str, ...] = ()  # the job's command-line settings, with swept ones
-    # lines that compare plain decoding's measured rows with what papers print
+    # lines that compare plain decoding's measured rows with papers' numbers
     printed_comparisons: tuple[str, ...] = ()
 
 
@@ -156,7 +156,7 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
     prompts = sum(
         len(list_asked_prompt_ids(settings.task, example)) for example in settings.examples
     )
-    memory = MemoryEstimate(0, 0, 0, None)  # nothing is loaded where a server decodes
+    memory = MemoryEstimate(0, 0, 0, None)  # a job with a server loads nothing
     if not settings.server_settings:
         longest = _estimate_longest_sequence(settings)
         memory = estimate_job_memory(pair, engine, longest, engine.batch_size)

@@ -184,7 +184,7 @@ class SweepNotes:
         return list(job_by_key.values())
 
     def read_progress(self) -> list[WatchedJobSnapshot]:
-        """Reads all jobs with their progress; a job whose process is gone is ``lost``."""
+        """Reads all jobs with their progress; a job is ``lost`` if its process is gone."""
         watched_jobs = []
         for job in self.read_jobs():
             if not job.began or job.state == "done":

@@ -1,1 +1,1 @@
-"""A job's means: models, prompts, meters."""
+"""Models, prompts and energy meters of a job."""

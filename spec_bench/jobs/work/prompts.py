@@ -152,7 +152,7 @@ class JobPrompts:
             )
 
     def warn_of_special_tokens_in_texts(self) -> None:
-        """Warns of prompts whose texts hold special tokens."""
+        """Warns of prompts with special tokens in their texts."""
         added_tokens = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
         special = [str(token) for token in added_tokens if token.special]
         marked_examples = [
@@ -177,7 +177,7 @@ class JobPrompts:
             )
 
     def describe_data_and_template(self, pair: Pair) -> str:
-        """Describes in one line the data, what ends answers, and the chat template."""
+        """Describes the data, the ends of answers and the chat template in one line."""
         task = self.task
         ends = ", ".join(task.make_stop_criteria(self.tokenizer).end_names) or "none"
         template = "none"
@@ -325,7 +325,7 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
             ids = task.encode(example, tokenizer, turn, [""] * turn)
             ids += ids[-1:] * (turn * limit)
             if room is not None and room > len(ids):
-                new_tokens = min(limit, room - len(ids))  # else the prompt is refused as it is
+                new_tokens = min(limit, room - len(ids))  # else the prompt is refused later
         else:
             ids = task.encode(example, tokenizer, turn)
         requests.append(Request(prompt_id, ids, new_tokens, ends.stop_ids, ends))
@@ -333,8 +333,8 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
 
 
 def _measure_needed_prompt_room(requests: Sequence[Request], limit: int) -> int:
-    """Returns the tokens that the prompts need beside an answer of ``limit`` tokens; a request with
-    a lower limit needs less.
+    """Returns the number of tokens that the longest prompt needs, if each answer takes ``limit``
+    tokens; a request with a lower limit needs that much less.
     """
     return max(
         (len(request.prompt_ids) + request.max_new_tokens - limit for request in requests),
