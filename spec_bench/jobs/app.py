@@ -311,5 +311,5 @@ def _print_finished_sweep(sweep: Sweep) -> None:
             if finished_results
             else ()
         )
-        shown_results = () if sweep.has_run_here else finished_results  # jobs showed theirs
+        shown_results = () if sweep.has_run_here else finished_results  # each job printed its own
         print_results(shown_results, answers, _list_next_commands(results, name))

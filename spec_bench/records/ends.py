@@ -46,7 +46,7 @@ class StopCriteria:
         text_ids = [ids[0] for text, ids in last_pieces if ids and tokenizer.decode(ids) == text]
         # end tokens and stop texts of a single token
         self.stop_ids = tuple(dict.fromkeys([*end_tokens, *text_ids]))
-        # Tokens with a byte of text or more; ``_MARGIN`` covers those with less.
+        # Assumes a byte of text per token; ``_MARGIN`` covers tokens with less.
         self._reach = _MARGIN + max((len(text.encode()) for text in self.stop_texts), default=0)
 
     @property

@@ -146,7 +146,7 @@ class ServerChunks:
     """Chunks of a server's answer as they arrived."""
 
     seconds: tuple[float, ...]  # from sending the request to each chunk's arrival
-    tokens: tuple[int, ...]  # counts, of each chunk; the first chunk comes from the prefill
+    tokens: tuple[int, ...]  # count of each chunk; the first chunk comes from the prefill
     counted: Counted = "stream"  # source of the target calls: its counts, counters, or the chunks
     proposed: bool = False  # whether the number of tokens that each call verified is known
     attempts: int = 1  # requests that the answer took

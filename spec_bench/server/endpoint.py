@@ -106,12 +106,12 @@ class ServerClient:
     api_key: str = field(default="", repr=False)  # sent as bearer token; "" sends none
     expects_ids: bool = True  # whether to request token ids; else answers are text only
     kind: str = "openai"  # ``openai`` or ``llama_cpp``
-    timeout_s: float = 60.0  # without a byte, after which an attempt fails
-    answer_timeout_s: float = 600.0  # for a whole answer
+    timeout_s: float = 60.0  # seconds without a byte after which an attempt fails
+    answer_timeout_s: float = 600.0  # seconds for a whole answer
     attempts: int = 3  # maximum number of requests per answer
-    retry_wait_s: float = 1.0  # before the second attempt; doubled each time
+    retry_wait_s: float = 1.0  # seconds before the second attempt; doubled each time
     sleep: Callable[[float], None] = time.sleep
-    log: str | None = None  # of a server that we started, locked while it runs
+    log: str | None = None  # log of a server that we started; locked while it runs
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):

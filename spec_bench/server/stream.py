@@ -251,10 +251,10 @@ class _ProgressEvent(NamedTuple):
     """Progress of an answer at one event."""
 
     seconds: float  # after the request was sent
-    tokens: int  # of the answer until now
-    clock: float  # the server's, in milliseconds
+    tokens: int  # tokens of the answer until now
+    clock: float  # the server's clock, in milliseconds
     drafted: int  # tokens proposed until now
-    accepted: int  # tokens accepted of these
+    accepted: int  # proposed tokens that were accepted until now
 
 
 class LlamaCppStreamReader(StreamReader):
@@ -389,7 +389,7 @@ class CallCounts:
     """A server's counts of an answer's calls that verified a draft."""
 
     source: Counted
-    accepted: tuple[int, ...]  # tokens of each such call, in order; ascending if unknown
+    accepted: tuple[int, ...]  # tokens of each such call, in order (ascending if unknown)
     drafted: tuple[int, ...] = ()  # tokens proposed to each; () if only their sum is known
     calls: int | None = None  # all calls after the prefill, plain ones too; None if unknown
 
