@@ -119,7 +119,7 @@ def explain_load_error(path: str, error: BaseException) -> str:
             )
         cause = cause.__cause__ or cause.__context__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, OSError) or type(error) is ValueError:
+    if isinstance(error, OSError) or type(error) in (ValueError, UsageError):
         first_line = lines[0] if lines else type(error).__name__
         return " ".join(lines) if first_line[-1] == ":" else first_line  # what follows says it
     return f"{type(error).__name__}: {' '.join(lines[:2])}"

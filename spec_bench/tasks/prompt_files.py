@@ -113,9 +113,9 @@ def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
         from datasets import load_from_disk  # slow
 
         rows = load_from_disk(str(file)) if file.is_dir() else _read_parquet(file)
+    except UsageError:
+        raise
     except Exception as error:  # of any library that decompresses or reads
-        if type(error) is ValueError:
-            raise
         raise UsageError(f"{label}: cannot read it: {error.__cause__ or error}") from error
     yield from iter_dataset_row_makers(rows)
 

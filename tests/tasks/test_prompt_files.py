@@ -200,8 +200,9 @@ def test_a_quotation_mark_in_a_tab_separated_cell_is_a_letter(tmp_path):
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_what_helps(name, content, named, tmp_path):
-    with pytest.raises(ValueError, match=naming(*named)):
+    with pytest.raises(ValueError, match=naming(*named)) as refused:
         first(tmp_path, name, content)
+    assert str(refused.value).count("task jsonl") <= 1
 
 
 def test_zstd_without_its_module_says_what_brings_it(tmp_path, monkeypatch):
