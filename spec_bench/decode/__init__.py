@@ -1,1 +1,1 @@
-"""THE loop: grow a tree, one target pass, verdict, commit, record."""
+"""The decoding loop: grow a tree, run the target once, find a verdict, commit, record."""

@@ -1,15 +1,15 @@
-"""Decoding several beams at once: beam sampling, and dynamic-width speculative beam decoding.
+"""Decodes several beams at once: beam sampling, and dynamic-width speculative beam decoding.
 
 Each iteration: draft a forest of beams, run the target once over the input beams and the forest,
-verify layer by layer, draw what is missing, copy the outcome to the host (the iteration's one
-transfer), keep the output beams' ancestors in the caches, record. Beam sampling is the case without
-draft layers. Source: DSBD (arXiv 2409.16560), section 3, with its misprints corrected.
+verify layer by layer, draw the missing beams, copy the outcome to the host (the iteration's only
+transfer to it), keep the output beams' ancestors in the caches, record. Beam sampling is the case
+without draft layers. Source: DSBD (arXiv 2409.16560), section 3, with its misprints corrected.
 
-What the paper leaves open is settled thus: a stopped beam repeats its stop token and keeps its
-likelihood. The extra layer has the width of the layer before it, a rejected layer its own. The
-draft's beam distribution starts from the input beams' likelihoods under the *target*, which are
-known. Verification ends at the length limit, so that the last layer is a full step of the beam
-distribution too.
+The paper leaves some points open. Here a stopped beam repeats its stop token and keeps its
+likelihood. The extra layer has the width of the layer before it; a rejected layer keeps its own
+width. The draft's beam distribution starts from the input beams' likelihoods under the *target*,
+which are known. Verification ends at the length limit, so that the last layer is a full step of the
+beam distribution too.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class BeamForest:
     Letters: R rows, B input beams (the widest row's), D draft beams per layer, C columns.
     """
 
-    input_tokens: Tensor  # [R, B]
+    input_tokens: Tensor  # [R, B] last token of each input beam
 
     def __init__(self, rows: Sequence[BeamRow], plan: BeamPlan, device: torch.device) -> None:
         self.device = device
@@ -86,7 +86,7 @@ class BeamForest:
         )
         self._behind = HostDeviceInts(map(sum, zip(lengths, sizes, strict=True)))
         self._starts = HostDeviceInts(map(sub, self._behind, self.widths))
-        # A short row repeats its first input beam; all of a row are equally long.
+        # A row with fewer beams repeats its first; a row's input beams have equal lengths.
         self._inputs = HostDeviceInts(
             [
                 [size - width + (beam if beam < width else 0) for beam in range(self.inputs)]
@@ -100,11 +100,11 @@ class BeamForest:
         self._order, self._back = self._compute_node_order_and_inverse(plan.depth)
         self._drafted = max(row.drafted_nodes for row in rows)
         self._pending = self._build_draft_inputs(rows, depths) if plan.depth else []
-        self.tokens: list[Tensor] = []  # a layer each, [R, D]
-        self._seen: list[Tensor] = []  # the input beams', then a layer each
+        self.tokens: list[Tensor] = []  # of each layer, [R, D]
+        self._seen: list[Tensor] = []  # ancestor masks: of the input beams, then of each layer
 
     def _compute_node_order_and_inverse(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
-        """Returns the order of nodes in the target's pass, and the one that undoes it for logits.
+        """Computes the order of nodes in the target's pass, and the inverse order for its logits.
 
         The slots of a row hold its own input beams, then the forest, then fillers.
         """
@@ -123,7 +123,8 @@ class BeamForest:
         rows: Sequence[BeamRow],
         depths: Sequence[Sequence[int]],
     ) -> list[HostDeviceInts]:
-        """Builds the draft's pending inputs: nodes, their positions, first slots, input beams.
+        """Builds the draft's pending inputs: node indices, their positions, the first slots, and
+        the input beams' places among them.
 
         A row with fewer pending nodes runs fillers after them; a later pass writes there.
         """
@@ -145,8 +146,8 @@ class BeamForest:
         ]
 
     def copy_inputs_to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies the host's numbers and ``tensors`` to the device at once; returns the tensors
-        there.
+        """Copies the host's numbers and ``tensors`` to the device in one transfer; returns the
+        copies of ``tensors``.
         """
         numbers = [self._lengths, self._sizes, self._trie_tokens, self._behind, self._starts]
         numbers += [self._inputs, self._depth, *self._pending]
@@ -159,7 +160,9 @@ class BeamForest:
         return copies
 
     def add_layer(self, tokens: Tensor, parents: Tensor) -> None:
-        """Appends D draft beams; tokens and parents: [R, D], parents within the layer before."""
+        """Appends a layer of D draft beams: their tokens [R, D], and their parents [R, D] as
+        indices into the layer before.
+        """
         offset = len(self.tokens) * self.width
         index = parents.unsqueeze(-1).expand(-1, -1, self._seen[-1].shape[-1])
         layer = cached_constant(tuple(range(offset, offset + self.width)), self.device)
@@ -169,8 +172,8 @@ class BeamForest:
         self._seen.append(mask)
 
     def run_pending_nodes(self, model: LanguageModel, cache: object) -> Tensor:
-        """Runs the trie nodes that a draft has not run, including the input beams; returns the
-        logits after these [R, B, V]. A row with fewer beams repeats its first.
+        """Runs the trie nodes that the draft has not run yet, the input beams among them; returns
+        the logits after the input beams [R, B, V]. A row with fewer beams repeats its first.
         """
         nodes, positions, starts, inputs = self._pending
         index = nodes.get_tensor(self.device)
@@ -183,7 +186,7 @@ class BeamForest:
         return _gather_positions(logits, inputs.get_tensor(logits.device))
 
     def run_newest_layer(self, model: LanguageModel, cache: object) -> Tensor:
-        """Runs the newest layer with a draft; returns logits [R, D, V]."""
+        """Runs the draft over the newest layer; returns logits [R, D, V]."""
         layer = len(self.tokens)
         starts = self._behind.plus((layer - 1) * self.width)
         mask = self._seen[-1][..., : max(self._sizes) + layer * self.width]
@@ -193,8 +196,8 @@ class BeamForest:
         return self._run_nodes(model, cache, starts, self.tokens[-1], positions, mask)
 
     def run_on_target(self, model: LanguageModel, cache: object) -> Tensor:
-        """Runs the input beams and the whole forest with the target: the iteration's target call.
-        Returns logits [R, B + layers D, V].
+        """Runs the target over the input beams and the whole forest, which is the iteration's
+        target call. Returns logits [R, B + layers D, V].
         """
         tokens = torch.cat([self.input_tokens, *self.tokens], dim=1)
         mask = torch.cat(self._seen, dim=1)
@@ -230,19 +233,21 @@ class BeamForest:
 
 
 def _gather_positions(values: Tensor, index: Tensor) -> Tensor:
-    """values [R, T, ...] at index [R, U]: per row, positions along T."""
+    """Gathers, for each row, the positions ``index`` [R, U] of ``values`` [R, T, ...]; returns [R,
+    U, ...].
+    """
     return values[cached_arange(len(index), values.device).unsqueeze(1), index]
 
 
 def _resize_mask_columns(mask: Tensor, columns: int) -> Tensor:
-    """Returns a mask [..., C] cut or filled up with False to a number of columns."""
+    """Cuts a mask [..., C] to a number of columns, or pads it with False."""
     return pad(mask, (0, columns - mask.shape[-1]))
 
 
 @dataclass
 class BeamDecoder(DecodingLoop[BeamRow]):
-    """Beams over one target, drafted by one draft model, or by none for beam sampling; sampling
-    settings warp the joint distribution of all beams.
+    """Decoder of several beams over one target, with one draft model, or none for beam sampling.
+    Sampling settings warp the joint distribution of all beams.
     """
 
     row_type: ClassVar[type[BeamRow]] = BeamRow
@@ -250,7 +255,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     name: str
     target: LanguageModel
     drafts: Sequence[LanguageModel]
-    plan: BeamPlan  # how many beams, how they are drafted and kept
+    plan: BeamPlan  # number of beams, draft layers and acceptance
     settings: SamplingSettings
     rows: int = 1
     lossless: Lossless = "exact_beam"
@@ -269,7 +274,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return self.plan.depth * self.plan.width
 
     def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """Returns the slots of one trunk, at worst a branch for every beam, and one forest.
+        """Counts the cache slots of a row: one trunk, a branch for every beam at worst, and one
+        forest.
 
         With ``one_cache`` only one beam continues, so nothing branches.
         """
@@ -311,12 +317,14 @@ class BeamDecoder(DecodingLoop[BeamRow]):
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
         row.moves.apply(self._caches, source)
-        row.moves = CacheMoves()  # so that the next iteration does not move them again
+        row.moves = CacheMoves()  # so that the next iteration does not repeat the moves
         for cache in self._caches:
             cache.move_row(source, target, len(row.trunk) + len(row.trie_tokens))
 
     def _apply_or_queue_moves(self, index: int, row: BeamRow, moves: CacheMoves) -> None:
-        """Moves a row's nodes in the caches, or notes that they must move."""
+        """Moves a row's nodes in the caches on a CPU; on a GPU queues the moves for the next
+        iteration.
+        """
         if self.target.device.type == "cpu":
             moves.apply(self._caches, index)
         else:
@@ -326,7 +334,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()
 
     def _begin_iteration(self, active: Sequence[BeamRow]) -> tuple[BeamForest, ParentBeams, Tensor]:
-        """Copies the iteration's numbers and pending cache moves to the device at once.
+        """Copies the iteration's numbers to the device in one transfer and applies pending cache
+        moves.
 
         Returns the forest, still empty, the input beams, padded to the widest row, and each row's
         remaining layers [R].
@@ -350,7 +359,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         parents: ParentBeams,
         draws: RandomSource,
     ) -> DraftedLayers:
-        """Samples beams from the draft: D per layer, i.i.d. and with replacement."""
+        """Samples D beams per layer from the draft, i.i.d. with replacement."""
         draft_layers = DraftedLayers([], [])
         for layer in range(self.plan.depth):
             draft = self.drafts[0]

@@ -1,8 +1,8 @@
-"""Deterministic beam search: the W likeliest continuations go on, ended ones wait in a pool.
+"""Deterministic beam search: keeps the W likeliest continuations, and ended answers in a pool.
 
-The same search as transformers' `generate(num_beams=W, do_sample=False)` with its default settings,
-so that the two can be compared token by token; probabilities are raw and ignore the sampling
-settings.
+The search is the same as transformers' `generate(num_beams=W, do_sample=False)` with its default
+settings, so that the two can be compared token by token. Probabilities are raw and ignore the
+sampling settings.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from spec_bench.records.types import StepRecord
 
 @dataclass
 class SearchRow(BeamRow):
-    """The beams of one prompt and the answers that have ended."""
+    """The beams of one prompt and its ended answers."""
 
     # the W best ended answers, best first: score, log-likelihood, tokens
     pool: list[tuple[float, float, tuple[int, ...]]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class BeamSearch(BeamDecoder):
         count = best.values.shape[1]
         vocab = log_p.shape[-1]
         for index, row in enumerate(active):
-            # A largest value that is not a number: NaN counts as the largest.
+            # topk sorts NaN first, so testing the first value is enough.
             require_distributions(row.request.prompt_id, not isnan(table[index][0]))
             candidates = list(zip(table[index][:count], table[index][count:], strict=True))
             stops = len(row.request.stop_ids)
@@ -70,7 +70,7 @@ class BeamSearch(BeamDecoder):
         vocab: int,
     ) -> None:
         """Sorts the best candidates (log-likelihood, cell), best first, into the pool and the next
-        beams, and ends the row, the index-th in the caches, if due.
+        beams; ends the row if the search is over. ``index`` is the row's place in the caches.
         """
         width = self.plan.width
         parent_offset = len(row.trie_tokens) - row.width

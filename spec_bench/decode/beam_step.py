@@ -34,23 +34,24 @@ from spec_bench.verify.beams import (
 
 @dataclass(frozen=True)
 class CacheMoves:
-    """One row's nodes that must move to the front of the caches: at once on a CPU, on a GPU with
-    the next iteration's copy. The host selects them after the iteration's one transfer, so their
-    indices wait for the next transfer to the device, before the next pass.
+    """Moves of one row's nodes to the front of the caches, applied at once on a CPU and with the
+    next iteration's copy on a GPU. The host selects the nodes after the iteration's only transfer
+    to it, so their indices wait for the next transfer to the device, before the next pass.
     """
 
     first_slot: int = 0  # of node 0
     kept_nodes: tuple[Sequence[int], ...] = ()  # per cache the nodes to keep, in increasing order
 
     def apply(self, caches: Sequence[Any], row: int) -> None:
-        """Moves the nodes of a row in its caches."""
+        """Moves the nodes of row ``row`` in the caches."""
         for cache, nodes in zip(caches, self.kept_nodes, strict=False):
             cache.commit(row, self.first_slot, nodes)
 
 
 def combine_moves(moves: Sequence[CacheMoves], cache_count: int) -> list[Tensor]:
-    """Combines R rows' moves into host indices [2, R, T] per cache, source and target slots; empty
-    if nothing moves. A row with fewer moves repeats its last, or moves a slot to itself.
+    """Combines R rows' moves into one tensor of slots per cache, [2, R, T] on the host: source and
+    target. Returns an empty list if nothing moves. A row with fewer moves repeats its last move, or
+    moves a slot to itself.
     """
     tables = []
     for cache in range(cache_count):
@@ -79,11 +80,11 @@ class Beam:
     parent: int  # the node it continues
     token: int  # its last token
     log_likelihood: float  # natural log of its probability under the target, temperature 1
-    length: int  # tokens generated, nothing after a stop token
+    length: int  # tokens generated, up to and including a stop token
     stopped: bool  # whether it has emitted a stop token
 
     def score(self, length_penalty: float) -> float:
-        """Log-likelihood / length^penalty: 1 ranks by perplexity, 0 by likelihood."""
+        """Computes log-likelihood / length^penalty: 1 ranks by perplexity, 0 by likelihood."""
         return self.log_likelihood / max(self.length, 1) ** length_penalty
 
 
@@ -91,36 +92,37 @@ class Beam:
 class BeamRow(AnswerRow):
     """The beams of one prompt.
 
-    The beams share a trunk; after it, what they do not share is a small trie. A prompt takes one
-    cache row. The trunk's tokens take the row's first slots, the trie's nodes the next ones in the
-    order of this list, parents before children; the last nodes are the beams themselves, which no
-    model has run yet. Beams share ancestors, so the trie stays small, and no row is ever copied.
+    The beams share a trunk; their tokens after it form a small trie. A prompt takes one cache row.
+    The trunk's tokens take the row's first slots, the trie's nodes the next slots in the order of
+    ``trie_tokens``, parents before children. The last nodes are the beams themselves, which no
+    model has run yet. Beams share ancestors, so the trie stays small, and no cache row is ever
+    copied.
     """
 
-    request: Request  # what was asked for
+    request: Request
     generator: torch.Generator  # the only source of its randomness
     trunk: list[int]  # the prompt and the tokens that all beams share, all in the caches
     trie_tokens: list[int]  # [n] the trie's nodes, the beams last
     trie_parents: list[int]  # [n] index of each node's parent, -1 for the trunk's end
-    beams: list[Beam]  # the beams; their nodes are the last ones
-    drafted_nodes: int = 0  # how many of the nodes the draft has run
+    beams: list[Beam]  # of the last nodes
+    drafted_nodes: int = 0  # number of nodes that the draft has run
     layers: int = 0  # tokens that every beam has generated so far
     # nodes that must still move in the caches
     moves: CacheMoves = field(default_factory=CacheMoves)
     steps: list[StepRecord] = field(default_factory=list)  # one record per target call
     answer: tuple[int, ...] = ()  # the delivered tokens, once finished
-    log_likelihood: float | None = 0.0  # of the answer; None where a text cut it
+    log_likelihood: float | None = 0.0  # of the answer; None if a stop text cut it
     finish: Finish | None = None  # why it ended, None while it runs
 
     @classmethod
     def start(cls, request: Request, generator: torch.Generator) -> BeamRow:
-        """Returns one beam: the prompt, its last token not run yet."""
+        """Makes a row of one beam from the prompt, whose last token is not run yet."""
         *trunk, root = request.prompt_ids
         return cls(request, generator, trunk, [root], [-1], [Beam(-1, root, 0.0, 0, False)])
 
     @property
     def width(self) -> int:
-        """W: beams that go on."""
+        """W, the number of beams."""
         return len(self.beams)
 
     @property
@@ -129,7 +131,7 @@ class BeamRow(AnswerRow):
         return self.request.max_new_tokens - self.layers
 
     def compute_ancestor_mask(self) -> torch.Tensor:
-        """[n, n] True where the second node lies on the first one's path, itself included."""
+        """Computes a mask [n, n], True where node j is node i or an ancestor of it."""
         mask = torch.eye(len(self.trie_tokens), dtype=torch.bool)
         for node, parent in enumerate(self.trie_parents):
             if parent >= 0:
@@ -137,14 +139,14 @@ class BeamRow(AnswerRow):
         return mask
 
     def compute_node_depths(self) -> list[int]:
-        """[n] levels below the trunk's end, 0 for its children."""
+        """Computes each node's level below the trunk's end [n], 0 for its children."""
         depth: list[int] = []
         for parent in self.trie_parents:
             depth.append(0 if parent < 0 else depth[parent] + 1)
         return depth
 
     def find_first_equal_beams(self) -> list[int]:
-        """For each beam the first one with the same text, beams counted from 0."""
+        """Finds for each beam the index of the first beam with the same text."""
         texts: dict[tuple[int, int], int] = {}  # (the parent's, the token) -> a node with it
         node_text: list[int] = []
         for node, (parent, token) in enumerate(
@@ -156,7 +158,7 @@ class BeamRow(AnswerRow):
         return [beams.index(text) for text in beams]
 
     def get_generated_tokens(self, beam: int) -> list[int]:
-        """Returns the tokens that a beam has generated, beams counted from 0."""
+        """Returns the tokens generated by the beam with index ``beam``."""
         path = []
         node = len(self.trie_tokens) - self.width + beam
         while node >= 0:
@@ -172,11 +174,11 @@ class BeamRow(AnswerRow):
         layers: int,
         draft_end: int,
     ) -> list[int]:
-        """Replaces the input beams by a step's output beams, ``layers`` tokens longer.
+        """Replaces the input beams by a step's output beams, which are ``layers`` tokens longer.
 
-        Parents index the row's nodes and after them the step's draft nodes, the forest, which the
-        target has run; of all these the draft has run the first ``draft_end``. Returns the nodes to
-        keep in the caches, in increasing order: the beams' ancestors.
+        Parents index the row's nodes, followed by the step's draft nodes (the forest). The target
+        has run all of them, the draft the first ``draft_end``. Returns the nodes to keep in the
+        caches, in increasing order: the output beams' ancestors.
         """
         tokens = [*self.trie_tokens, *forest_tokens]
         parents = [*self.trie_parents, *forest_parents]
@@ -197,7 +199,7 @@ class BeamRow(AnswerRow):
         return nodes
 
     def grow_trunk(self, has_draft: bool) -> None:
-        """Moves nodes that all beams share to the trunk, once all models have run them."""
+        """Moves nodes that all beams share and all models have run to the trunk."""
         run_count = self.drafted_nodes if has_draft else len(self.trie_tokens) - self.width
         shared_count = 0
         while shared_count < run_count and self.trie_parents.count(shared_count - 1) == 1:
@@ -216,8 +218,8 @@ class BeamRow(AnswerRow):
         self.end_with_answer(self.get_generated_tokens(best)[: beam.length], beam.log_likelihood)
 
     def end_with_answer(self, answer: Sequence[int], log_likelihood: float) -> None:
-        """Ends the row with an answer, cut at its first stop text, and limits the steps' delivered
-        tokens to it.
+        """Ends the row with an answer, cut at its first stop, and limits the steps' delivered
+        tokens to the answer's.
         """
         end = self.request.find_end(answer)
         self.answer = tuple(answer[:end])
@@ -230,8 +232,8 @@ class BeamRow(AnswerRow):
 
 
 def pack_input_beams(active: Sequence[BeamRow], max_beams: int) -> list[torch.Tensor]:
-    """Packs R rows' beams, padded to B each, into host tensors: likelihood, length and stopped
-    [R, B], stop_ids [R, S], first [R, B]; see ``ParentBeams``.
+    """Packs R rows' beams into host tensors: log-likelihood, length and stopped [R, B], stop_ids
+    [R, S], first [R, B]; see ``ParentBeams``. Rows are padded to ``max_beams`` (B).
     """
 
     def pad_rows(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Tensor:
@@ -254,13 +256,13 @@ def pack_input_beams(active: Sequence[BeamRow], max_beams: int) -> list[torch.Te
 
 @dataclass(frozen=True)
 class BeamPlan:
-    """How beams are drafted, verified and kept."""
+    """Number of beams and draft layers, and the settings of verification."""
 
     width: int  # W_S, draft beams per layer; for beam sampling the number of beams
     depth: int = 0  # gamma, draft layers; 0 for beam sampling
-    threshold: float = 0.0  # t, with what probability a layer must reach its width
+    threshold: float = 0.0  # t, the probability with which a layer must reach its width
     min_width: int = 1  # W_min
-    one_cache: bool = False  # only the best output beam of an iteration goes on (section 3.4)
+    one_cache: bool = False  # whether only an iteration's best output beam is kept (section 3.4)
     # the answer is the beam with the largest log-likelihood / length^penalty
     length_penalty: float = 1.0
 
@@ -271,24 +273,26 @@ class ParentBeams:
 
     tokens: Tensor  # [R, B] last token of each
     log_likelihood: Tensor  # [R, B] raw log-likelihood, -inf where there is no beam
-    length: Tensor  # [R, B] tokens generated, nothing after a stop token
+    length: Tensor  # [R, B] tokens generated, up to and including a stop token
     stopped: Tensor  # [R, B] whether it has emitted a stop token
-    stop_ids: Tensor  # [R, S] the rows' stop tokens, filled up with -1
-    first: Tensor  # [R, B] the first beam with the same text, which may be itself
+    stop_ids: Tensor  # [R, S] the rows' stop tokens, padded with -1
+    first: Tensor  # [R, B] index of the first beam with the same text, possibly the beam itself
 
     def raw_log_probs(self, logits: Tensor) -> Tensor:
         """Computes raw log-probabilities after each beam from logits [R, B, V]; beams of the same
         text get the same numbers.
 
-        A model computes their logits separately, with rounding errors that depend on place and
-        batch. A truncation or a maximum would then choose among equal cells differently in each
-        batch.
+        A model computes these beams' logits separately, with rounding errors that depend on place
+        and batch. Without this, truncation or a maximum would choose among equal cells differently
+        in each batch.
         """
         log_p = raw_next_log_probs(logits, self.stopped, self.tokens)
         return log_p.gather(1, self.first.unsqueeze(-1).expand_as(log_p))
 
     def children(self, cells: Tensor, raw_log_probs: Tensor) -> ParentBeams:
-        """Returns the beams at cells [R, D] from raw log-probabilities [R, B, V] of each parent."""
+        """Makes the beams at cells [R, D] (parent V + token) from each parent's raw
+        log-probabilities [R, B, V].
+        """
         parent = cells // raw_log_probs.shape[-1]
         tokens = cells % raw_log_probs.shape[-1]
         log_p_gain = raw_log_probs.flatten(1).gather(1, cells)
@@ -323,15 +327,15 @@ class DraftedLayers:
 
 @dataclass(frozen=True)
 class BeamOutcome:
-    """One row's outcome, on the host."""
+    """One row's outcome of an iteration, on the host."""
 
     layer: int  # the layer of the output beams, 1..L + 1: the number of tokens the row grew by
     accepted_layers: int  # draft layers that reached their width
-    widths: tuple[int, ...]  # beams of each layer up to that one
-    beams: list[Beam]  # the output beams; their parents are counted within the layer before
+    widths: tuple[int, ...]  # beams of each layer up to ``layer``
+    beams: list[Beam]  # the output beams; ``parent`` is an index into the layer before
     draft_parents: list[list[int]]  # per draft layer its D parents within the layer before
     draft_tokens: list[list[int]]  # per draft layer its D tokens
-    # whether the target's and the draft's logits made distributions; if not, the rest means nothing
+    # whether the target's and the draft's logits made distributions; if not, ignore the rest
     valid_logits: tuple[bool, bool] = (True, True)
 
 
@@ -344,7 +348,7 @@ class JudgedLayer(NamedTuple):
     cells: Tensor  # [R, W] of the draft beams
     verdict: LayerVerdict
     residual_chain: Tensor  # [R, W + 1, B V] the residual distributions
-    width: Tensor  # [R] how many beams the layer has
+    width: Tensor  # [R] number of beams in the layer
 
 
 def _judge_drafted_layer(
@@ -368,8 +372,8 @@ def _judge_drafted_layer(
 
 
 def _judge_extra_layer(target_probs: Tensor, width: Tensor, max_width: int) -> JudgedLayer:
-    """Judges the layer below the last drafted one, for which nothing was drafted: all of its
-    ``width`` [R] beams, at most ``max_width``, are missing.
+    """Makes the verdict of the layer below the last drafted layer. Nothing was drafted there, so
+    all its ``width`` [R] beams, at most ``max_width``, are missing.
     """
     chain = target_probs.unsqueeze(1).expand(-1, max_width + 1, -1)
     no_cells = torch.zeros(
@@ -380,7 +384,9 @@ def _judge_extra_layer(target_probs: Tensor, width: Tensor, max_width: int) -> J
 
 
 def _draw_cells_where(rows: Tensor, cell_probs: Tensor, draws: RandomSource) -> Tensor:
-    """Draws a cell from each of the distributions [R, W, B V] of the ``rows`` [R] that are true."""
+    """Draws a cell from each of the distributions [R, W, B V] in rows where ``rows`` [R] is True;
+    other rows get cell 0.
+    """
     unread = torch.zeros_like(cell_probs)  # of the other rows: all mass on cell 0
     unread[..., 0] = 1.0
     return draws.categorical(torch.where(rows[:, None, None], cell_probs, unread), 1).squeeze(-1)
@@ -395,9 +401,9 @@ def verify_forest(
     layer_limits: Tensor,
     draws: RandomSource,
 ) -> list[BeamOutcome]:
-    """Verifies a forest and draws what is missing (Algorithm 1, corrected); one outcome per row, of
-    ``layer_limits`` [R] layers at most. The logits [R, B + L D, V] are the target's, at the input
-    beams and at every draft beam.
+    """Verifies a forest and draws the missing beams (Algorithm 1, corrected); returns one outcome
+    per row. ``layer_limits`` [R] bounds a row's layers. ``logits`` [R, B + L D, V] are the
+    target's, at the input beams and then at every draft beam.
     """
     rows = logits.shape[0]
     width = plan.width
@@ -406,9 +412,8 @@ def verify_forest(
     inputs = parents.tokens.shape[1]
     trials = draws.trials(depth * width)
     active = torch.ones(rows, dtype=torch.bool, device=logits.device)
-    # where each row's verification ended: its layer, how many layers before it reached their width
-    final_layer = torch.zeros_like(layer_limits)
-    full = torch.zeros_like(layer_limits)
+    final_layer = torch.zeros_like(layer_limits)  # where each row's verification ended
+    full = torch.zeros_like(layer_limits)  # number of layers that reached their width
     beams = logits.new_zeros((rows, len(_FIELDS), 2 * width), dtype=torch.float64)
     layer_widths = [torch.full((rows,), width, device=active.device)]
     for layer in range(depth + 1):
@@ -430,7 +435,7 @@ def verify_forest(
         ends = active & ((missing_count > 0) | (layer_limits == layer + 1))
         new_cells = _draw_cells_where(ends, missing_probs, draws)
         is_used = torch.arange(width, device=missing_count.device) < missing_count.unsqueeze(1)
-        output = torch.cat([cells, new_cells], dim=1)  # of accepted beams, and of those drawn
+        output = torch.cat([cells, new_cells], dim=1)  # drafted cells, then drawn cells
         present = torch.cat([verdict.accepted, is_used], dim=1)
         children = parents.children(output, log_p)
         fields = (output, present, children.log_likelihood, children.length, children.stopped)
@@ -459,7 +464,7 @@ def _copy_outcomes_to_host(
     vocab: int,
     valid_logits: Sequence[Tensor],
 ) -> list[BeamOutcome]:
-    """Copies everything the host needs in one float64 transfer, and unpacks it by row."""
+    """Copies all that the host needs in one float64 transfer, and unpacks it by row."""
     depth = len(draft_layers.cells)
     places = beams.shape[2]
     parts = [final_layer.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]

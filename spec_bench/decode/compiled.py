@@ -1,9 +1,9 @@
-"""Growth, walk and message of a recorded iteration as one function, which Inductor compiles.
+"""Compiles a recorded iteration's growth, walk and packing as one function, with Inductor.
 
-Between the models' passes an iteration is some hundred small operators, and on a GPU each of them
-is a kernel. In a recording they are a function of buffers and shapes that never change, so make_fx
-lists them and Inductor fuses them. A pass is one operator of that list, which calls the model as
-every iteration does. The lengths of rows matter to passes alone, so one function serves all.
+Between the models' passes an iteration runs some hundred small operators, each a kernel on a GPU.
+In a recording they are a function of buffers and shapes that never change, so make_fx lists them
+and Inductor fuses them. A model's pass is one operator of that list, which calls the model as an
+eager iteration does. Only passes depend on the rows' lengths, so one function serves all lengths.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from spec_bench.decode.decoder import Decoder, IterationResult
     from spec_bench.engine.tree_pass import TreeScorer
 
-_PARTS = "tokens", "valid", "parent", "ancestors", "row_depths"  # what a pass reads of a tree
+_PARTS = "tokens", "valid", "parent", "ancestors", "row_depths"  # of a tree, read by passes
 
 
 class CompiledIteration:
-    """A decoder's iterations of R rows. While one is traced, this takes the place of drafter and
-    scorer: each pass that they would run becomes the operator ``spec_bench::run_pass``.
+    """A decoder's compiled iterations of R rows. While an iteration is traced, this object replaces
+    drafter and scorer: each of their passes becomes the operator ``spec_bench::run_pass``.
     """
 
-    running: ClassVar[Any] = None  # whose passes the operator runs
+    running: ClassVar[Any] = None  # the instance that runs the operator's passes
 
     def __init__(self, decoder: Decoder, scorer: TreeScorer) -> None:
         self._decoder = decoder
         self._scorer = scorer
-        # what runs each pass, and the tree that it runs over
+        # function and tree of each pass
         self._passes: list[tuple[Callable[[Any], Tensor], Any]] = []
-        # for each pass: makes a tensor like its logits
+        # for each pass, a function that makes an empty tensor like its logits
         self.make_logits: list[Callable[[], Tensor]] = []
-        self._mask: Any = None  # what the passes over one tree share
+        self._mask: Any = None  # the mask that the passes over one tree share
         self._committed = CommittedTokens([])
-        self._result: Any = None  # of the iteration that was traced
+        self._result: Any = None  # of the traced iteration, without tensors
         self._function: Any = None
 
     def iterate(self, committed: CommittedTokens, numbers: Tensor) -> IterationResult:
@@ -100,7 +100,7 @@ class CompiledIteration:
     def _trace_pass(self, model_pass: Callable[[Any], Tensor], tree: Any) -> Tensor:
         tensors = [part for name in _PARTS if (part := getattr(tree, name, None)) is not None]
         tree = copy(tree)
-        tree.q = tree.log_q = []  # which are large
+        tree.q = tree.log_q = []  # large, and no pass reads them
         self._passes.append((model_pass, tree))
         logits: Tensor = _run_pass(len(self._passes) - 1, tensors)
         layout = logits.shape, logits.stride()
@@ -109,7 +109,7 @@ class CompiledIteration:
         return logits
 
     def run_pass(self, pass_index: int, tensors: Sequence[Tensor]) -> Tensor:
-        """Runs a pass over the tensors of a tree."""
+        """Runs pass number ``pass_index`` over a tree with these tensors; returns its logits."""
         model_pass, tree = self._passes[pass_index]
         vars(tree).update(zip(_PARTS, tensors, strict=False), mask=self._mask)
         logits = model_pass(tree)

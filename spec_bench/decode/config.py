@@ -1,9 +1,9 @@
-"""A decoder with its types: drafter x tree x verifier, read from settings and checked as a whole.
+"""Typed settings of a decoder: drafter x tree x verifier, checked together before a model is
+loaded.
 
 The settings are plain mappings as `conf/decoder` has them. Each block becomes a frozen dataclass
-chosen by the block's kind (`drafter.kind`, `tree.policy`, `verifier.rule`) that knows everything
-about itself and says what it goes with; here is only what two blocks must agree on. Everything that
-can be refused is refused here, before a model is loaded.
+chosen by the block's kind (`drafter.kind`, `tree.policy`, `verifier.rule`), which checks its own
+keys and declares the blocks that it works with. This module checks that the blocks fit together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,13 +45,13 @@ from spec_bench.vocabulary.spec import parse_tree_spec
 
 
 def are_compatible(drafter: type[Drafter], policy: type[Policy]) -> bool:
-    """Returns whether a drafter and a tree policy go together."""
+    """Returns whether a drafter works with a tree policy."""
     welcome = drafter.policies is None or policy.name in drafter.policies
     return welcome and (policy.drafters is None or drafter.kind in policy.drafters)
 
 
 def can_verify(verifier: type[Verifier], policy: type[Policy]) -> bool:
-    """Returns whether a rule verifies the trees of a policy."""
+    """Returns whether a rule can verify the trees of a policy."""
     if issubclass(verifier, BeamVerifier):
         return verifier.policy == policy.name
     if verifier.policies is not None:
@@ -65,15 +65,13 @@ _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """A decoder's settings, each block checked by itself and with the others; where two do not fit
-    together a ValueError of one line names both.
-    """
+    """A decoder's settings. Raises UsageError, naming both, if two blocks do not fit together."""
 
     name: str  # as in `conf/decoder`
-    drafter: Drafter  # who proposes
-    tree: Policy  # how the tree grows
-    verifier: Verifier  # who decides
-    # whether the target runs a tree as one row, or each path as its own
+    drafter: Drafter  # proposes tokens
+    tree: Policy  # grows the tree
+    verifier: Verifier  # accepts or rejects tokens
+    # whether the target runs a tree as one row; if not, each path is a row
     tree_attention: bool = True
 
     def __post_init__(self) -> None:
@@ -136,22 +134,22 @@ class DecoderConfig:
 
     @property
     def drafts(self) -> int:
-        """Draft models that it uses."""
+        """Number of draft models."""
         return self.drafter.model_count
 
     @property
     def library(self) -> str:
-        """The library that decodes; "" for our own loop."""
+        """The library that decodes; "" for spec_bench's own loop."""
         return self.verifier.library
 
     @property
     def heads(self) -> str | None:
-        """The kind of draft heads that it uses, if any."""
+        """The kind of draft heads; None if it uses none."""
         return self.drafter.kind if self.drafter.heads else None
 
     def limit_tree_depth(self, max_depth: int | None) -> GrownTree:
-        """Cuts the tree to the ``max_depth`` levels that its drafter guesses, None for any number.
-        Raises UsageError if it is deeper and cannot be cut.
+        """Cuts the tree to the ``max_depth`` levels that its drafter can guess; None means any
+        depth. Raises UsageError if the tree is deeper and cannot be cut.
         """
         tree = self.tree
         assert isinstance(tree, GrownTree)
@@ -165,7 +163,7 @@ class DecoderConfig:
         )
 
     def describe_tree_cut(self, decoder: AnyDecoder) -> str:
-        """Describes how far the heads' depth cuts the tree; "" if it is whole."""
+        """Describes how the heads' depth cuts the tree; "" if it is not cut."""
         if not isinstance(self.tree, NodeList) or decoder.depth >= self.tree.shape.depth:
             return ""
         return (
@@ -174,8 +172,8 @@ class DecoderConfig:
         )
 
     def refuse_unfit_siblings(self, settings: SamplingSettings) -> None:
-        """Raises UsageError if the rule does not fit how the tree draws siblings under sampling
-        settings.
+        """Raises UsageError if the rule cannot verify siblings drawn as the tree draws them under
+        these sampling settings.
         """
         with _name_decoder_in_errors(self.name):
             if isinstance(self.verifier, TransformersDecoding):
@@ -193,12 +191,13 @@ class DecoderConfig:
         pool: CachePool | None = None,
         heads: DraftHeads | None = None,
     ) -> AnyDecoder:
-        """Builds the decoder over loaded models: the target, the first of the drafts and, if it
-        uses any, draft heads. ``rows`` requests at most decode together; decoders that do not run
-        at the same time share a pool of caches.
+        """Builds the decoder over loaded models: the target, as many of the drafts as it uses, and
+        its draft heads, if any. At most ``rows`` requests decode together. Decoders that do not run
+        at the same time may share a pool of caches.
 
-        Raises UsageError as ``refuse_unfit_siblings`` does; also if there are too few drafts, their
-        vocabulary is not the target's, or the heads are another kind, another model's or too few.
+        Raises UsageError as ``refuse_unfit_siblings`` does, and if there are too few drafts, if
+        their vocabulary is not the target's, or if the heads are of another kind, fit another model
+        or are too small.
         """
         self.refuse_unfit_siblings(settings)
         if isinstance(self.verifier, ServerDecoding):
@@ -285,7 +284,7 @@ class DecoderConfig:
 
 @contextmanager
 def _name_decoder_in_errors(decoder: object) -> Iterator[None]:
-    """Re-raises a block's ValueErrors with the decoder's name."""
+    """Re-raises ValueErrors of the block as UsageErrors with the decoder's name."""
     try:
         yield
     except ValueError as error:
@@ -293,7 +292,7 @@ def _name_decoder_in_errors(decoder: object) -> Iterator[None]:
 
 
 def _read_block(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns one block of a decoder's settings; raises UsageError if it is no mapping."""
+    """Returns a block of a decoder's settings. Raises UsageError if it is no mapping."""
     block = settings.get(key)
     if not isinstance(block, Mapping):
         raise UsageError(f"{key} must be a mapping, got {format_value(block)}")
@@ -301,8 +300,9 @@ def _read_block(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def apply_tree_shorthand(settings: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
-    """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. Raises
-    UsageError if the shorthand's form does not fit the tree policy; its numbers are checked later.
+    """Applies a tree's shorthand to a copy of a decoder's settings; None leaves the tree unchanged.
+    Raises UsageError if the shorthand's form does not fit the tree policy; its numbers are checked
+    later.
     """
     settings_copy = deepcopy(dict(settings))
     if spec is None:
@@ -323,9 +323,9 @@ def apply_tree_shorthand(settings: Mapping[str, Any], spec: str | int | None) ->
 def read_decoder(
     block: Mapping[str, Any], settings: SamplingSettings | None = None
 ) -> DecoderConfig:
-    """Reads a decoder with its types from its settings: keys ``name``, ``drafter``, ``tree``,
-    ``verifier``, and ``tree_attention`` if it is off; ``display`` is not read. Sampling settings
-    default to temperature 1. Raises UsageError with the key, its value and what is allowed.
+    """Parses a decoder's settings: ``name``, ``drafter``, ``tree``, ``verifier`` and, optionally,
+    ``tree_attention``; ignores ``display``. Checks them under the sampling settings, temperature 1
+    by default. Raises UsageError with the key, its value and the allowed values.
     """
     name = block.get("name")
     tree_attention = block.get("tree_attention", True)

@@ -1,8 +1,9 @@
-"""One sequence per prompt: every decoder but the beams; the autoregressive one grows no tree.
+"""Decoder of one sequence per prompt: every decoder but beams. Autoregressive decoding has no tree.
 
 Each iteration: grow a draft tree, run the target once over all its nodes, walk down to a verdict,
-copy the verdict to the host (the iteration's one transfer), commit the accepted path, record. A GPU
-replays all but the last as one graph (``decode.recording``).
+copy the verdict to the host (the iteration's only transfer to it), commit the accepted path,
+record. On a GPU a recorded graph replays these steps, except for the host's record
+(``decode.recording``).
 """
 
 from __future__ import annotations
@@ -60,21 +61,21 @@ DrawsFactory = Callable[[Sequence[torch.Generator]], RandomSource]
 
 @dataclass
 class Decoder(DecodingLoop[Row]):
-    """Drafter x policy x verifier over one target; without draft models, and without draft heads in
-    their place, decoding is autoregressive.
+    """Drafter x policy x verifier over one target. Without draft models and draft heads, decoding
+    is autoregressive.
     """
 
     name: str
     target: LanguageModel
     drafts: Sequence[LanguageModel]
-    drafter: Drafter  # who proposes
-    policy: GrownTree  # how the tree grows
-    walk: Walk  # how the accepted path of a tree is found
-    rule: Any  # what the walk judges by: a node rule, one per level, or whatever else it takes
+    drafter: Drafter  # proposes tokens
+    policy: GrownTree  # grows the tree
+    walk: Walk  # finds the accepted path of a tree
+    rule: Any  # the walk's argument: a node rule, a node rule per level, or another object
     settings: SamplingSettings  # of target and draft
     rows: int = 1
     lossless: Lossless = "exact"
-    tree_attention: bool = True  # whether a tree is one row of the target, or each path its own
+    tree_attention: bool = True  # whether the target runs a tree as one row; if not, a row per path
     pool: CachePool = field(default_factory=CachePool)  # shared by the decoders of a job
     make_draws: DrawsFactory = SeededSource  # audits enumerate instead
     heads: DraftHeads | None = None  # draft heads on the target, in place of draft models
@@ -88,11 +89,11 @@ class Decoder(DecodingLoop[Row]):
         self.drafting = DraftState()
         self._memory = self.drafter.make_memory()
         self.recordings: GraphCache | None = None
-        # what an iteration draws, if that is the same every time
+        # the draws of every iteration; None if they vary
         self.draw_requests: list[DrawRequest] | None = None
         self.iteration_counts = IterationCounts()
         self._slots = 0
-        # the caches that the drafting works with, and how often each has grown
+        # id of each cache that the drafting state uses, and the number of times that it has grown
         self._cache_states: list[tuple[int, int]] = []
 
     @property
@@ -113,7 +114,7 @@ class Decoder(DecodingLoop[Row]):
         return super().parameter_ratio + head_parameters / self.target.parameters
 
     def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """Cache slots per row: all committed tokens and one whole tree after them.
+        """Counts the cache slots of a row: all committed tokens, then one whole tree.
 
         The last tree's root is at most the last but one token of the limit, and a block may exceed
         the limit by a whole path.
@@ -144,7 +145,7 @@ class Decoder(DecodingLoop[Row]):
         ]
         on_gpu = self.target.device.type == "cuda"
         if cache_states != self._cache_states or not on_gpu:
-            # Graphs that were recorded over other caches are of no use.
+            # Graphs recorded over other caches must not be replayed.
             self.drafting = self.drafter.make_state(
                 DraftResources(
                     target=self.target,
@@ -165,7 +166,8 @@ class Decoder(DecodingLoop[Row]):
     @torch.inference_mode()
     def _trace_draws(self) -> list[DrawRequest] | None:
         """Runs an iteration on dummy inputs and returns its draws; None if they vary between
-        iterations. They depend on shapes alone, as do the buffers that the drafting allocates.
+        iterations. Draws depend on shapes alone, as do the buffers that the drafting state
+        allocates.
         """
         if self.policy.waits_for_device or not self.drafting.recordable or not self.tree_attention:
             return None
@@ -176,7 +178,7 @@ class Decoder(DecodingLoop[Row]):
         copy_to_device(ints, self.target.device)
         try:
             result = self.run_iteration(committed, draws)
-        except Exception as error:  # as of a compiler
+        except Exception as error:  # for example a compiler's
             fused = [model for model in self._target_and_drafts if getattr(model, "fused", False)]
             for model in fused:
                 model.abandon_compiled_form(error)
@@ -191,8 +193,9 @@ class Decoder(DecodingLoop[Row]):
         rows: int,
         tokens: int,
     ) -> tuple[CommittedTokens, list[HostDeviceInts]]:
-        """Makes rows of ``tokens`` tokens before the root, and their numbers in the shapes of every
-        iteration. Their passes write behind what real rows have committed to the caches.
+        """Makes ``rows`` dummy rows of ``tokens`` tokens before the root, and the numbers to copy
+        to the device, padded to the shapes of every iteration. Passes over them write to the caches
+        only behind the real rows' committed tokens.
         """
         committed = CommittedTokens([[0] * (tokens + 1)] * rows)
         return committed, self._get_ints_to_copy(committed, fixed=True)
@@ -217,8 +220,9 @@ class Decoder(DecodingLoop[Row]):
             self.recordings.record_needed_graphs(requests)
 
     def make_compiled_iteration(self) -> CompiledIteration | None:
-        """Makes the iteration that Inductor compiles, if it compiles the passes; None if not, or if
-        the drafter may look again at trees or logits, whose memory the compiled function reuses.
+        """Makes an iteration to compile with Inductor. None if the target's passes are not
+        compiled, or if the drafter keeps trees or logits, whose memory the compiled function
+        reuses.
         """
         if not getattr(self.target, "fused", False) or not self.drafting.is_forgetful:
             return None
@@ -231,14 +235,16 @@ class Decoder(DecodingLoop[Row]):
         return (self.target, *self.drafts)
 
     def make_greedy_if_cold(self, draws: AnySource) -> AnySource:
-        """Makes draws choose the likeliest token at temperature 0, where they are one-hot."""
+        """Makes ``draws`` choose the likeliest token at temperature 0, where distributions are
+        one-hot.
+        """
         draft = self.settings.get_draft_settings()
         if self.lossless == "exact" and not self.settings.temperature + draft.temperature:
             draws.choose = choose_likeliest
         return draws
 
     def make_predrawn_source(self, numbers: Tensor) -> PredrawnSource:
-        """Returns draws that hand out ``numbers``, as a graph needs them."""
+        """Makes a source that hands out ``numbers``, for a graph."""
         return self.make_greedy_if_cold(PredrawnSource((), (), numbers))
 
     def _make_source(
@@ -246,8 +252,8 @@ class Decoder(DecodingLoop[Row]):
         generators: Sequence[torch.Generator],
         graph: IterationGraph | None,
     ) -> RandomSource:
-        """Makes an iteration's source of randomness. On a GPU all numbers are drawn beforehand, so
-        that they are the same whether it is recorded or not.
+        """Makes an iteration's source of randomness. On a GPU all numbers are drawn in advance, so
+        that they are the same with and without a graph.
         """
         if self.make_draws is not SeededSource:
             return self.make_draws(generators)
@@ -273,8 +279,8 @@ class Decoder(DecodingLoop[Row]):
         return row
 
     def step(self, active: Sequence[Row]) -> int:
-        """Runs one iteration over the active rows, in their order in the caches: grow, one target
-        pass, verdict, commit, record. Returns the number of tokens emitted, over all rows.
+        """Runs one iteration over the active rows, in their order in the caches. Returns the number
+        of tokens emitted, over all rows.
         """
         committed = CommittedTokens(row.tokens for row in active)
         graph = self.recordings.find_graph(committed.lengths) if self.recordings else None
@@ -308,8 +314,8 @@ class Decoder(DecodingLoop[Row]):
         draws: RandomSource,
         passes: CompiledIteration | None = None,
     ) -> IterationResult:
-        """Grows the trees, runs the target once and walks; ``commit_accepted_paths`` commits the
-        result. ``passes`` takes the place of drafter and scorer while an iteration is traced.
+        """Grows the trees, runs the target once and walks, without committing to the caches. While
+        an iteration is traced, ``passes`` replaces drafter and scorer.
         """
         device = self.target.device
         drafting: Any = passes or self.drafting

@@ -1,6 +1,6 @@
-"""Rows that another engine decodes: transformers' ``generate`` as one step of our loop.
+"""Decodes with another engine: transformers' ``generate`` as one step of the loop.
 
-So clock, meter, latency and stop rule are the loop's own, the same for these rows as for ours. The
+So clock, meter, latency and stop rule are the loop's own, the same as for other decoders. The
 prompt's seconds, as ``engine.generate`` reports them, are moved from decoding to prefill.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class GeneratedRow(AnswerRow):
-    """One sequence, decoded as a whole."""
+    """A sequence that is decoded in one step."""
 
-    request: Request  # what was asked for
+    request: Request
     seed: int  # of its draws
-    target: HuggingFaceModel  # what its answer is scored by
+    target: HuggingFaceModel  # scores the answer
     answer: tuple[int, ...] = ()
     steps: list[StepRecord] = field(default_factory=list)
     finish: Finish | None = None
@@ -60,7 +60,7 @@ class GeneratedRow(AnswerRow):
         draft_s: float,
         target_s: float,
     ) -> Generation:
-        """Returns the record, the prompt's share of the passes counted as prefill."""
+        """Makes the record, with the row's share of the prompts' passes moved to prefill."""
         draft, target = self.prompt_s
         record = super().make_generation(prefill_s, decode_s, draft_s, target_s)
         return replace(
@@ -74,12 +74,12 @@ class GeneratedRow(AnswerRow):
 
 @dataclass
 class GenerateDecoder(DecodingLoop[GeneratedRow]):
-    """transformers' ``generate`` over one target."""
+    """Decoder that calls transformers' ``generate`` with one target."""
 
     name: str
     target: HuggingFaceModel
     drafts: Sequence[LanguageModel]  # the assistant, if there is one
-    assistance: Assistance  # what drafts
+    assistance: Assistance  # drafts
     settings: SamplingSettings
     rows: int
     lossless: Lossless
@@ -99,19 +99,19 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         return self.sequential_draft_calls
 
     def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """The library's own cache grows to the text and the proposals after it; counted with the
-        root, as for our own decoders.
+        """Counts the slots of the library's own cache: the text, the root and the proposals after
+        it, as for our own decoders.
         """
         return longest_prompt + max_new_tokens + 1 + self.assistance.draft_tokens
 
     def reserve(self, slots: int) -> None:
-        """The library makes its own cache, a new one for every text."""
+        """Does nothing: the library makes a new cache for every text."""
 
     def join(self, index: int, request: Request, seed: int) -> GeneratedRow:
         return GeneratedRow(request, derive_row_seed(seed, request.prompt_id), self.target)
 
     def step(self, active: Sequence[GeneratedRow]) -> int:
-        """Decodes whole answers."""
+        """Decodes the rows' whole answers."""
         requests = [row.request for row in active]
         result = run_generate(self.target, requests, self.settings, active[0].seed, self.assistance)
         draft_s, target_s = (seconds / len(active) for seconds in result.prompt_s)
@@ -134,7 +134,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         return sum(len(row.steps) for row in active)
 
     def move_row(self, row: GeneratedRow, source: int, target: int) -> None:
-        """Never needed: all rows end in the step that they began in."""
+        """Does nothing: all rows end in the step in which they began."""
 
     def take_forward_s(self) -> tuple[float, float]:
         seconds = self._forward_s
@@ -148,11 +148,11 @@ def build_step_records(
     tokens: Sequence[int],
     assistance: Assistance,
 ) -> list[StepRecord]:
-    """Builds a row's step records from the target's passes, the first of which ran the prompt.
+    """Builds a row's step records from the target's passes; the first of them ran the prompt.
 
-    Without proposals each pass gives one token, until the row has ended. Otherwise a pass's cached
-    tokens tell the text's length. The library drops tokens accepted after an end, which our own
-    decoders count: at most one block per text.
+    Without proposals each pass gives a token, until the row has ended. Otherwise the length of the
+    text follows from a pass's number of cached tokens. The library drops tokens accepted after an
+    end, which our own decoders count: at most one block per text.
     """
     if not assistance.draft_tokens:
         return [StepRecord(0, 0, 0, 1) for _ in tokens]
@@ -165,13 +165,13 @@ def build_step_records(
     ]
 
 
-# What a decoder's blocks ask of another engine, and what it cannot do.
+# Translation of a decoder's blocks for transformers, and checks that it supports them.
 
 _DRAFTERS = ("none", "language_model", "lookup")
 
 
 def describe_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> Iterator[str]:
-    """Yields a message for each setting that transformers cannot decode."""
+    """Yields a message for each setting that transformers does not support."""
     if drafter.kind not in _DRAFTERS:
         names = ", ".join(_DRAFTERS)
         yield f"rule 'transformers' goes with drafter.kind {names}, got {drafter.kind!r}"
@@ -188,8 +188,8 @@ def describe_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -
 
 
 def refuse_unsupported_sampling(settings: SamplingSettings) -> None:
-    """Checks that transformers can sample that way. Raises UsageError: the draft has a temperature
-    of its own, or the library lacks a setting.
+    """Raises UsageError if transformers cannot sample with these settings: the draft's temperature
+    differs from the target's, or the library lacks a setting.
     """
     settings.get_portable_options()
     temperature = settings.draft_temperature
@@ -206,7 +206,9 @@ def make_assistance(
     rule: TransformersDecoding,
     drafts: Sequence[LanguageModel],
 ) -> Assistance:
-    """Returns what drafts, as ``generate`` takes it."""
+    """Makes the drafting arguments of ``generate``. Raises UsageError if the draft has another
+    vocabulary.
+    """
     depth = tree.shape.depth
     if isinstance(drafter, Lookup):
         return Assistance(draft_tokens=depth, ngram_size=drafter.longest)
@@ -219,7 +221,7 @@ def make_assistance(
 
 
 def require_transformers_module(title: str, target: LanguageModel) -> HuggingFaceModel:
-    """Returns the target as a module that transformers can run; a ValueError if it is not one."""
+    """Returns the target as a module that transformers can run. Raises UsageError if it is none."""
     from spec_bench.engine.hugging_face import HuggingFaceModel
 
     if not isinstance(target, HuggingFaceModel):

@@ -1,6 +1,6 @@
-"""THE loop, the same for every decoder: begin, then step until every row has finished.
+"""The loop of every decoder: prefill rows, then step until every row has finished.
 
-Knows the clock; nothing about trees, beams or what a step does.
+It keeps the time; what a step does is the decoder's business.
 """
 
 import time
@@ -19,9 +19,9 @@ from spec_bench.records.types import Generation, Lossless, Meter, Progress, Prom
 
 @dataclass
 class IterationCounts:
-    """Counts of recorded and eager iterations."""
+    """Numbers of recorded and eager iterations."""
 
-    recorded: int = 0  # as replays of a graph
+    recorded: int = 0  # replays of a graph
     eager: int = 0
 
     def count(self, is_recorded: bool) -> None:
@@ -31,7 +31,7 @@ class IterationCounts:
 
     @property
     def recorded_share_text(self) -> str:
-        """Returns ``recorded``, with its share if it is not all, or ``eager``."""
+        """``recorded``, with a percentage if some iterations were eager, or ``eager``."""
         if not self.recorded or not self.eager:
             return "recorded" if self.recorded else "eager"
         return f"recorded {self.recorded / (self.recorded + self.eager):.1%}"
@@ -41,14 +41,14 @@ RowType = TypeVar("RowType", bound=AnswerRow)
 
 
 class DecodingLoop(ABC, Generic[RowType]):
-    """A decoder over one target; subclasses define its rows and its step."""
+    """Base class of decoders over one target; subclasses define the rows and the step."""
 
     name: str  # as in `conf/decoder`
     target: LanguageModel  # the target model
     drafts: Sequence[LanguageModel]  # draft models; empty if nothing is drafted
-    rows: int  # most requests that decode together
+    rows: int  # maximum number of requests that decode together
     lossless: Lossless  # how the output's distribution relates to the target's
-    iteration_counts: IterationCounts  # counts iterations
+    iteration_counts: IterationCounts
 
     @property
     @abstractmethod
@@ -58,32 +58,36 @@ class DecodingLoop(ABC, Generic[RowType]):
     @property
     @abstractmethod
     def nodes(self) -> int:
-        """Tree nodes per iteration, the root not counted."""
+        """Tree nodes per iteration, without the root."""
 
     @property
     def draft_calls(self) -> int:
-        """L of MBSU: sequential draft calls per iteration."""
+        """Sequential draft calls per iteration, which is L in the formula of MBSU."""
         return self.depth
 
     @property
     def parameter_ratio(self) -> float:
-        """r: parameters of the drafts over parameters of the target; 0 without a draft."""
+        """r: parameters of the drafts divided by those of the target; 0 without a draft."""
         return sum(draft.parameters for draft in self.drafts) / self.target.parameters
 
     @abstractmethod
     def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """Returns the cache slots per row for prompts of at most ``longest_prompt`` tokens."""
+        """Counts the cache slots that a row needs for prompts of at most
+        ``longest_prompt`` tokens.
+        """
 
     @abstractmethod
     def reserve(self, slots: int) -> None:
-        """Makes sure the caches have at least ``slots`` slots per row."""
+        """Grows the caches to at least ``slots`` slots per row."""
 
     def record_graphs(self, requests: Sequence[Request]) -> None:
-        """Records the graphs that these requests need on a GPU; the caches have room for them."""
+        """Records the graphs that these requests need on a GPU. The caches must
+        already fit them.
+        """
 
     @abstractmethod
     def join(self, index: int, request: Request, seed: int) -> RowType:
-        """Prefills one request, admitted before, into the caches' row ``index``."""
+        """Prefills an admitted request into row ``index`` of the caches."""
 
     @abstractmethod
     def step(self, active: Sequence[RowType]) -> int:
@@ -94,14 +98,14 @@ class DecodingLoop(ABC, Generic[RowType]):
         """Moves a row from one place in the caches to another."""
 
     def remember_for_drafting(self, answers: Sequence[Sequence[int]]) -> None:
-        """Gives the drafter the answers to all earlier prompts, in their order."""
+        """Passes the answers to all earlier prompts to the drafter, in the prompts' order."""
 
     def count_target_calls(self, active: Sequence[RowType]) -> int:
-        """Returns the target calls of these rows' last step: one each."""
+        """Counts the target calls of these rows in the last step, one per row by default."""
         return len(active)
 
     def drop_finished_rows(self, active: list[RowType]) -> None:
-        """Drops finished rows; the last active row takes the freed place in the caches."""
+        """Drops finished rows; the last active row takes each freed place in the caches."""
         for index in reversed(range(len(active))):
             if active[index].finish is None:
                 continue
@@ -112,10 +116,10 @@ class DecodingLoop(ABC, Generic[RowType]):
 
     @abstractmethod
     def take_forward_s(self) -> tuple[float, float]:
-        """(draft, target) seconds in forward passes since the last call."""
+        """Returns (draft, target) seconds in forward passes since the last call."""
 
     def cache_bytes_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """Bytes of keys and values that this decoder needs per row, of target and drafts."""
+        """Computes the bytes of keys and values, of target and drafts, that a row needs."""
         slots = self.count_slots_per_row(longest_prompt, max_new_tokens)
         return slots * sum(model.bytes_per_slot for model in (self.target, *self.drafts))
 
@@ -127,14 +131,15 @@ class DecodingLoop(ABC, Generic[RowType]):
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> list[Generation]:
-        """Decodes any number of requests, up to ``rows`` at a time; returns one generation each, in
-        the order asked. With more requests than rows the batch is continuous: whenever a row
-        finishes, the next request takes its place.
+        """Decodes any number of requests, at most ``rows`` at a time; returns a generation for
+        each, in the same order. With more requests than rows the batch is continuous: whenever a
+        row finishes, the next request takes its place.
 
-        The seed with a request's id fixes that request's randomness. ``progress`` is called after
-        every iteration with its target calls and emitted tokens. The meter is begun after the first
-        prefills and ended after the last token, outside ``decode_s``; it measures the prefills of
-        requests that join later too. Raises PromptError if a request does not fit.
+        The seed and a request's id determine that request's randomness. ``progress`` is called
+        after every iteration with the numbers of its target calls and emitted tokens. The meter
+        begins after the first prefills and ends after the last token, outside ``decode_s``; it
+        includes the prefills of requests that join later. Raises PromptError if a request does not
+        fit.
         """
         if not requests:
             return []
@@ -169,8 +174,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         ]
 
     def prefill_requests(self, requests: Sequence[Request], seed: int) -> list[RowType]:
-        """Checks the requests, makes room and prefills one row for each. Raises ValueError if one
-        does not fit, or there are too many.
+        """Checks the requests, grows the caches and prefills a row for each request. Raises
+        ValueError if a request does not fit, or if there are more requests than rows.
         """
         if len(requests) > self.rows:
             raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
@@ -178,8 +183,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         return [self.join(index, request, seed) for index, request in enumerate(requests)]
 
     def refuse_unfit_prompts(self, requests: Sequence[Request]) -> None:
-        """Raises PromptError if a request and its tree exceed the models' context, or it holds an
-        unknown token.
+        """Raises PromptError if a request with its tree exceeds a model's context, or if its prompt
+        is empty or has an unknown token.
         """
         for request in requests:
             name = request.prompt_id
@@ -203,13 +208,15 @@ class DecodingLoop(ABC, Generic[RowType]):
                     )
 
     def check_and_reserve(self, requests: Sequence[Request]) -> None:
-        """Checks requests (a ValueError if one does not fit) and makes room for the longest."""
+        """Checks the requests and grows the caches for the longest. Raises PromptError if a request
+        does not fit.
+        """
         self.refuse_unfit_prompts(requests)
         self.reserve(
             max(self.count_slots_per_row(len(r.prompt_ids), r.max_new_tokens) for r in requests)
         )
 
     def read_synchronised_clock_s(self) -> float:
-        """Reads the clock once the target's device has done what it was given."""
+        """Reads the clock after waiting for the target's device."""
         wait_for_device(self.target.device)
         return time.perf_counter()

@@ -1,18 +1,18 @@
-"""A whole iteration as one graph, and the canary without which nothing recorded is trusted.
+"""Records whole iterations as CUDA graphs, and checks every graph before it is used.
 
-A GPU is launched some hundred kernels for an iteration, each by the host. Recorded, an iteration is
-one launch: the host writes its numbers (lengths, roots, what drafts have not seen) and each row's
-random numbers to buffers, replays, and reads the message. All between is a function of those
-buffers and of what lies in caches and drafters at fixed addresses; what a replay leaves for the
-host or the next one lies outside of the memory that graphs share. A graph serves a number of rows,
-missing ones filled up, and prefixes of up to a number of tokens.
+An eager iteration launches some hundred kernels, each by the host. A recorded iteration is a single
+launch: the host writes its numbers (lengths, roots, tokens that drafts have not seen) and each
+row's random numbers to buffers, replays the graph, and reads the packed verdicts. The graph is a
+function of those buffers and of caches and drafters' state at fixed addresses. What a replay leaves
+for the host or for the next replay lies outside of the memory that graphs share. A graph serves up
+to R rows, padded, with prefixes of up to B tokens.
 
-A graph that misses something, or reads what another has overwritten, answers wrongly without a
-sign. So before a job decodes anything, every graph decodes some tokens from the same states of the
-same generators as two others: the very function that it was made of, called, whose kernels and
-shapes are the same, so that every token must be; and eager passes, whose shapes are not, so that
-rounding may explain a token. A decoder whose tokens differ otherwise is left to eager passes, which
-a line and a column say.
+A graph that misses an operation, or reads memory that another graph has overwritten, gives wrong
+tokens without an error. So before a job decodes anything, every graph decodes a test answer (the
+canary), which is compared with two answers from the same states of the same generators. The first
+calls the recorded function itself, with the same kernels and shapes, so all tokens must be equal.
+The second runs eager passes of other shapes, so rounding may explain a difference. A decoder with
+any other difference runs eagerly, which a log line and a column report.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ if TYPE_CHECKING:
     from spec_bench.decode.verdict import VerdictLayout
 
 log = logging.getLogger(__name__)
-ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
-CANARY_TOKENS = 32  # of an answer that is decoded both ways
-CANARY_ANSWERS = 2  # at least, for every graph
-ALIKE = 0.5  # share of the tokens before answers part by nudged numbers that must be equal
-_CALLED = 1e-6  # relative; how far a log-likelihood may be from that of the same pass called
+ROWS = (1, 4, 16)  # row counts of graphs; more rows keep a GPU busy without graphs
+CANARY_TOKENS = 32  # tokens of a test answer
+CANARY_ANSWERS = 2  # least number of test answers per graph
+ALIKE = 0.5  # least tokens equal to eager ones, as a share of those equal with nudged numbers
+_CALLED = 1e-6  # relative tolerance of a log-likelihood between replay and call
 CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
 
 
 def round_up_to_bucket(tokens: int) -> int:
-    """Returns B of the graph that serves prefixes of ``tokens``: 64, 256, then powers of 2."""
+    """Rounds ``tokens`` up to B of the graph that serves such prefixes: 64, 256, 1024, then powers
+    of 2.
+    """
     buckets = (bucket for bucket in (64, 256, 1024) if tokens <= bucket)
     return next(buckets, 1 << (tokens - 1).bit_length())
 
 
 def length_buckets(shortest: int, longest: int) -> list[int]:
-    """Returns every B of graphs that serve ``shortest`` to ``longest`` tokens."""
+    """Lists B of all graphs that serve prefixes of ``shortest`` to ``longest`` tokens."""
     buckets = [min(round_up_to_bucket(shortest), longest)]
     while buckets[-1] < longest:
         buckets.append(min(round_up_to_bucket(buckets[-1] + 1), longest))
@@ -62,17 +64,17 @@ def length_buckets(shortest: int, longest: int) -> list[int]:
 
 
 def max_sequence_tokens(requests: Sequence[Request]) -> int:
-    """Returns the most tokens, prompt and answer, of any of the requests."""
+    """Returns the largest number of tokens, prompt and answer, of any request."""
     return max(len(request.prompt_ids) + request.max_new_tokens for request in requests)
 
 
 def row_buckets(rows: int) -> list[int]:
-    """Returns the row counts of the graphs for a decoder of at most ``rows`` rows."""
+    """Lists the row counts of the graphs for a decoder of at most ``rows`` rows."""
     return [*(bucket for bucket in ROWS if bucket < rows), min(rows, ROWS[-1])]
 
 
 class IterationGraph:
-    """One graph: an iteration of R rows whose prefixes have at most B tokens."""
+    """Recorded graph of an iteration over R rows with prefixes of at most B tokens."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class IterationGraph:
             ints, self._device_ints.split(sizes), parts, strict=True
         ):
             int_list.read_from_buffer(part.view(int_tensor.shape), tokens)
-        # What one iteration leaves, and the next finds: outside of the graphs' memory.
+        # Buffers that outlive an iteration are allocated outside of the graphs' memory.
         self.numbers = numbers
         result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
         self.layout: VerdictLayout = result.layout
@@ -115,7 +117,7 @@ class IterationGraph:
         )
 
         def iteration() -> None:
-            vars(drafting).update(needs)  # of this graph, not of the step before
+            vars(drafting).update(needs)  # this graph's inputs, not those of the step before
             if compiled is None:
                 result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
             else:
@@ -133,7 +135,9 @@ class IterationGraph:
         self._replay = self._iteration if eager else self._graph.replay
 
     def replay(self, ints: Sequence[HostDeviceInts]) -> list[list[float]]:
-        """Replays the graph for at most its number of rows; waits for their messages."""
+        """Replays the graph for at most its number of rows; waits for and returns the packed
+        verdicts.
+        """
         for part, numbers in zip(self._host_views, ints, strict=True):
             part[: len(numbers)] = torch.tensor(numbers)
         self._device_ints.copy_(self._host_ints, non_blocking=True)
@@ -146,28 +150,28 @@ class IterationGraph:
 
 
 class GraphCache:
-    """A decoder's graphs, and whether they are trusted. ``max_prefix`` is the longest prefix that
-    fits its caches with a tree.
+    """A decoder's checked graphs. ``max_prefix`` is the longest prefix that fits its caches
+    together with a tree.
     """
 
     def __init__(self, decoder: Decoder, max_prefix: int) -> None:
         self._decoder = decoder
         self._max_prefix = max_prefix
         self.graphs: dict[tuple[int, int], IterationGraph] = {}
-        self.refusal = ""  # why some number of rows, or all, is left to eager passes
-        self.min_bucket = 0  # B of the smallest graph that may serve; a canary tries each
-        self._nudge = 0.0  # relative, of the random numbers; a canary looks for ties
-        # a canary's eager answers
+        self.refusal = ""  # why some row counts, or all, run eagerly
+        self.min_bucket = 0  # least B of a graph to use; selects the graph under test
+        self._nudge = 0.0  # relative shift of random numbers, to find near ties
+        # eager test answers
         self._eager_answers: dict[tuple[str, int, int], list[Generation]] = {}
         self._split = decoder.target.split_from
-        self._max_tokens = 0  # tokens of the sequences that were to be recorded
+        self._max_tokens = 0  # tokens of the longest sequence that the graphs were recorded for
 
     def is_long_enough_for(self, requests: Sequence[Request]) -> bool:
         """Returns whether the graphs are long enough for these requests."""
         return max_sequence_tokens(requests) <= self._max_tokens
 
     def record_needed_graphs(self, requests: Sequence[Request]) -> None:
-        """Records and checks the graphs that these requests need; no row may be decoding."""
+        """Records and checks the graphs that these requests need. No row may be decoding."""
         decoder = self._decoder
         self._max_tokens = longest = max_sequence_tokens(requests)
         limit = min(self._max_prefix, longest, self._split or longest)
@@ -184,7 +188,7 @@ class GraphCache:
                 all_graphs |= graphs
                 continue
             self._log_refusal(fault)
-            if graphs:  # it may be wrong in others; what cannot be made leaves them as they are
+            if graphs:  # it may be wrong, so no other is trusted; a failed recording spares them
                 all_graphs = {}
                 break
         self.graphs = all_graphs
@@ -197,8 +201,8 @@ class GraphCache:
         requests: Sequence[Request],
         compiled: CompiledIteration | None,
     ) -> tuple[dict[tuple[int, int], IterationGraph], str]:
-        """Records and checks the graphs of one number of rows. Returns them with what is wrong with
-        them, and no graphs if they could not be made.
+        """Records and checks the graphs of one row count. Returns the graphs, none if recording
+        failed, and a description of the fault, "" if there is none.
         """
         decoder = self._decoder
         device = decoder.target.device
@@ -210,7 +214,7 @@ class GraphCache:
                 for tokens in buckets
             }
             return graphs, self._describe_wrong_graph_token(graphs, requests)
-        except Exception as error:  # recording fails in many ways; few may end a run
+        except Exception as error:  # only a lost device ends the run
             raise_if_device_lost(error)
             return {}, f"{rows} rows: {to_one_line(error)}"
 
@@ -224,8 +228,8 @@ class GraphCache:
         answers: Sequence[Generation],
         seed: int,
     ) -> None:
-        """Decodes a job's last requests once more by calling the recorded functions, and logs the
-        first number of the graphs' answers that differs. These answers are longer than a canary's.
+        """Decodes a job's last requests again by calling the recorded functions, and logs the first
+        difference from the graphs' answers. These answers are longer than the test answers.
         """
         decoder = self._decoder
         if len(requests) != len(answers) or not self.graphs:
@@ -248,7 +252,7 @@ class GraphCache:
             graph.set_eager(eager)
 
     def find_graph(self, lengths: HostDeviceInts) -> IterationGraph | None:
-        """Returns the smallest graph for rows of these lengths; None if they run eagerly."""
+        """Returns the smallest graph for rows of these lengths; None if there is none."""
         if self._split is not None and min(lengths) >= self._split:
             return None  # attention over a long prefix is split, which no graph does
         usable = [
@@ -259,7 +263,7 @@ class GraphCache:
         return self.graphs[min(usable)] if usable else None
 
     def nudge_random_numbers(self, numbers: Tensor) -> None:
-        """Moves random numbers alternately up and down while a canary looks for ties."""
+        """Shifts random numbers alternately up and down by the nudge, which only a test sets."""
         if self._nudge:
             signs = 1 - 2 * (torch.arange(numbers.shape[1], device=numbers.device) % 2)
             numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
@@ -269,7 +273,9 @@ class GraphCache:
         graphs: dict[tuple[int, int], IterationGraph],
         requests: Sequence[Request],
     ) -> str:
-        """Describes a graph's first token that differs by more than rounding; "" if none."""
+        """Describes the first wrong test answer of a graph, compared with the called function and
+        with eager decoding; "" if there is none.
+        """
         for rows, bucket in graphs:
             test_requests = self._build_test_requests(requests, rows, bucket)
             label = f"{rows} rows over {bucket} tokens"
@@ -338,7 +344,9 @@ class GraphCache:
         rows: int,
         bucket: int,
     ) -> list[Request]:
-        """Makes a canary's requests from the longest prompt that a graph serves to its end."""
+        """Builds the test requests from the longest prompt that the graph serves to the end of its
+        answer.
+        """
         decoder = self._decoder
         shortest = min(requests, key=lambda request: len(request.prompt_ids))
         limits = [model.max_positions for model in (decoder.target, *decoder.drafts)]
@@ -366,8 +374,8 @@ class GraphCache:
         rows: int,
         nudge: int = 0,
     ) -> list[Generation]:
-        """Decodes without graphs; ``nudge`` moves random numbers as far as rounding may move a
-        probability whose logit is up to 8.
+        """Decodes without graphs, with cached answers. ``nudge`` (1, -1 or 0) shifts random numbers
+        as far as rounding may shift a probability whose logit is at most 8.
         """
         key = requests[0].prompt_id, rows, nudge
         if key not in self._eager_answers:
@@ -400,8 +408,8 @@ class GraphCache:
 
 
 def _describe_replay_difference(expected: Generation, actual: Generation) -> str:
-    """Describes the first number of a replayed answer that differs from the called function's; ""
-    if none.
+    """Describes the first difference between a replayed answer and the called function's; "" if
+    there is none.
     """
     if (position := find_first_difference(expected.tokens, actual.tokens)) is not None:
         return f"{_describe_token(actual, position)}, {expected.tokens[position]}"
@@ -412,7 +420,7 @@ def _describe_replay_difference(expected: Generation, actual: Generation) -> str
             f"{len(actual.steps)} target calls, the first that differs is {place}; "
             f"{len(expected.steps)}"
         )
-    # Nobody promises that a product repeats its bits.
+    # Matrix products need not be bitwise reproducible.
     actual_value = actual.log_likelihood or 0.0
     expected_value = expected.log_likelihood or 0.0
     if not isclose(actual_value, expected_value, rel_tol=_CALLED, abs_tol=_CALLED):
@@ -425,7 +433,7 @@ def _describe_token(answer: Generation, position: int) -> str:
 
 
 def count_common_tokens(answers: Sequence[Generation], other_answers: Sequence[Generation]) -> int:
-    """Returns the number of tokens before the first difference, over all answers."""
+    """Counts the tokens before the first difference of each pair of answers, over all pairs."""
     pairs = [
         (answer.tokens, other_answer.tokens)
         for answer, other_answer in zip(answers, other_answers, strict=True)
@@ -438,6 +446,6 @@ def count_common_tokens(answers: Sequence[Generation], other_answers: Sequence[G
 
 
 def find_first_difference(tokens: Sequence[int], other_tokens: Sequence[int]) -> int | None:
-    """Returns the first place where two answers differ; None if they are equal."""
+    """Returns the index of the first token in which two answers differ; None if they are equal."""
     pairs = enumerate(zip(tokens, other_tokens, strict=True))
     return next((place for place, (token, other_token) in pairs if token != other_token), None)

@@ -1,4 +1,4 @@
-"""The rows being decoded: what each has committed, delivered and recorded."""
+"""Rows being decoded: their committed tokens, answers and records."""
 
 import time
 from abc import ABC, abstractmethod
@@ -13,7 +13,9 @@ from spec_bench.records.types import Finish, Generation, PromptError, Request, S
 def require_distributions(
     prompt_id: str, target_is_valid: float | bool, draft_is_valid: float | bool = True
 ) -> None:
-    """Raises PromptError with the prompt and the model if the logits make no distribution."""
+    """Raises PromptError, with the prompt and the model, if the flag of the target or the draft
+    says that its logits are no distribution.
+    """
     for role, lawful in (("target", target_is_valid), ("draft", draft_is_valid)):
         if not lawful:
             raise PromptError(
@@ -24,9 +26,9 @@ def require_distributions(
 
 
 class AnswerRow(ABC):
-    """A row's request, steps and answer, whether it decodes one sequence or several beams."""
+    """Base class of rows: request, steps and answer, of one sequence or of several beams."""
 
-    request: Request  # what was asked for
+    request: Request
     steps: list[StepRecord]  # one record per target call
     finish: Finish | None  # why it ended, None while it runs
     # of the answer under the target at temperature 1, natural log; None if unknown
@@ -44,7 +46,7 @@ class AnswerRow(ABC):
         draft_s: float,
         target_s: float,
     ) -> Generation:
-        """Returns the finished record, with this row's share of the batch's seconds."""
+        """Makes the finished record from this row's share of the batch's seconds."""
         assert self.finish is not None
         outcome = self.request.prompt_id, self.answer, self.finish, tuple(self.steps)
         seconds = prefill_s, decode_s, draft_s, target_s
@@ -55,7 +57,7 @@ class AnswerRow(ABC):
 class Row(AnswerRow):
     """One sequence being decoded."""
 
-    request: Request  # what was asked for
+    request: Request
     generator: torch.Generator  # the only source of this row's randomness
     tokens: list[int]  # the prompt and everything committed; the last token is the next tree's root
     delivered: list[int] = field(default_factory=list)  # tokens of the answer
@@ -106,14 +108,14 @@ class Row(AnswerRow):
 class _RowTimes:
     """One row's seconds."""
 
-    began_s: float  # clock reading before its prefill
+    began_s: float  # clock reading before the row's prefill
     prefill_s: float  # its share of the prefill
     decode_s: float = 0.0  # its share of the iterations, before scaling to the synchronised total
     ended_s: float = 0.0  # clock reading after its last token
 
 
 class BatchClock:
-    """Divides a batch's wall time among its rows, and keeps each row's own latency.
+    """Divides a batch's wall time among its rows and measures each row's latency.
 
     The shares of all rows add up to the time that really passed. An iteration's seconds belong to
     the rows that took part in it, in equal parts; a prefill's to the rows prefilled. The clock
@@ -143,11 +145,11 @@ class BatchClock:
         self._read_s = self._since_s = now_s
 
     def start(self) -> None:
-        """Starts the time of decoding, after a meter was started."""
+        """Starts timing decoding, after a meter was started."""
         self._read_s = self._since_s = self._now_s()
 
     def share_step_time(self, active: Sequence[AnswerRow]) -> None:
-        """Divides an iteration's time among its rows; their verdict is on the host."""
+        """Divides an iteration's time among its rows, once their verdicts are on the host."""
         now_s = time.perf_counter()
         share_s = (now_s - self._read_s) / len(active)
         for row in active:
@@ -158,7 +160,7 @@ class BatchClock:
         self._read_s = now_s
 
     def pause_decoding(self) -> None:
-        """Stops the time of decoding, for a prefill or at the end."""
+        """Stops timing decoding, for a prefill or at the end."""
         self._read_s = self._now_s()
         self._decode_s += self._read_s - self._since_s
         draft_s, target_s = self._take_forward_s()
@@ -174,6 +176,6 @@ class BatchClock:
         return (times.prefill_s, *(share * total for total in totals))  # type: ignore[return-value]
 
     def latency_s(self, row: AnswerRow) -> float:
-        """Returns seconds from the start of a row's prefill to its last token."""
+        """Computes the seconds from the start of a row's prefill to its last token."""
         times = self._rows[id(row)]
         return times.ended_s - times.began_s

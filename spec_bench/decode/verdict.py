@@ -1,4 +1,4 @@
-"""What the host is sent of an iteration: each row's verdict, packed into one float64 vector."""
+"""Packs an iteration's verdicts for the host, one float64 vector per row, and unpacks them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class RowVerdict(NamedTuple):
     """One row's verdict, on the host."""
 
     nodes: list[int]  # the accepted path, root first
-    tokens: list[int]  # emitted: the accepted ones and one more
+    tokens: list[int]  # emitted: the accepted tokens, then the residual or bonus token
     log_probs: Sequence[float]  # of these tokens under the target at temperature 1
     tree_nodes: int  # below the root
     tree_levels: int
 
 
 class VerdictLayout(NamedTuple):
-    """Sizes of the parts of an iteration's message."""
+    """Sizes of the parts of a row's packed verdict."""
 
     depth: int  # L, levels of the trees
-    cached_levels: int  # levels whose nodes are where the drafter ran them, the root's included
-    node_counts: tuple[int, ...]  # nodes that the target scored, then the draft at each level
+    # levels, the root's included, whose nodes lie in the cache slots where the drafter ran them
+    cached_levels: int
+    node_counts: tuple[int, ...]  # nodes that the target scored, then the draft's of each level
 
     def unpack(self, packed_verdict: Sequence[float]) -> RowVerdict:
         """Unpacks a row of ``pack_verdicts``."""
@@ -44,7 +45,7 @@ class VerdictLayout(NamedTuple):
         return RowVerdict([*map(int, path)], [*map(int, tokens)], log_probs, *map(int, sizes))
 
     def require_distributions(self, prompt_id: str, packed_verdict: Sequence[float]) -> None:
-        """Raises PromptError if a largest logit, with which a row of ``pack_verdicts`` ends, is not
+        """Raises PromptError if one of the largest logits at the end of a packed verdict is not
         finite.
         """
         draft = len(packed_verdict) - sum(self.node_counts[1:])
@@ -55,11 +56,11 @@ class VerdictLayout(NamedTuple):
 
 
 def pack_verdicts(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
-    """Packs each row's verdict into one float64 vector for the host, [R, ...]: the number accepted,
-    L + 1 entries each of path, tokens emitted and their log-probabilities, nodes and levels of a
-    tree that has any, and the largest logit of each node, of the target and then of the draft.
+    """Packs each row's verdict into one float64 vector for the host, [R, ...].
 
-    Only the first ``accepted + 1`` of the L + 1 entries are defined.
+    The parts: the number accepted; L + 1 entries each of path, emitted tokens and their
+    log-probabilities, of which only the first ``accepted + 1`` are defined; the tree's numbers of
+    nodes and levels, if L > 0; each node's largest logit, first the target's, then the draft's.
     """
     emitted = result.token.unsqueeze(1)
     depth = tree.shape.depth
