@@ -77,7 +77,7 @@ class Answer:
         return sum(step.accepted + 1 for step in self.steps) / len(self.steps)
 
     @property
-    def get_row_seconds(self) -> AnswerTimes:
+    def seconds(self) -> AnswerTimes:
         """Wall seconds of prefill and decoding."""
         generation = self.generation
         return AnswerTimes(

@@ -1,5 +1,6 @@
 """Former names of what plug-ins use: they work, and warn."""
 
+import dataclasses
 import importlib
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 from spec_bench.core.draws import SeededSource
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, DraftState
+from spec_bench.report.claims.ask import Comparison
+from spec_bench.report.claims.contrast import Difference
 from spec_bench.tree.base import GrownTree
 from spec_bench.tree.chain import Chain
 
@@ -39,6 +42,14 @@ def test_every_present_name_of_a_renamed_member_exists_and_no_former_one(base):
     assert base.former_members
     assert not [name for name in base.former_members.values() if not hasattr(base, name)]
     assert not [name for name in base.former_members if hasattr(base, name)]
+
+
+@pytest.mark.parametrize("kind", [Comparison, Difference])
+def test_fields_of_what_claims_get_are_found_by_their_former_names(kind):
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert fields.issuperset(kind.former_members.values())
+    with pytest.warns(FutureWarning, match="Difference.why is called no_interval_reason now"):
+        assert Difference(0.0, None, False, "too few").why == "too few"
 
 
 def test_a_drafter_that_defines_its_members_by_their_former_names_drafts():

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -89,6 +89,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.papers.items import refuse_unknown_experiments
 from spec_bench.report.papers.paper import Axes
+from spec_bench.settings.former import FormerMembers
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
@@ -284,8 +285,14 @@ class ClaimQuery:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(FormerMembers):
     """What a claim asks of two sides, and what was found on one task or on all tasks together."""
+
+    former_members: ClassVar = {
+        "by_label": "contrasts_by_label",
+        "by_place": "gaps_by_place",
+        "judged": "place_p_values",
+    }
 
     ask: ClaimQuery
     text: Text

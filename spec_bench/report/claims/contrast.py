@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from math import exp, log, nan, sqrt
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -53,6 +54,7 @@ from spec_bench.report.data.counts import (
     make_empty_sums,
 )
 from spec_bench.report.data.rows import TIMED, Row, count_prompts_per_clock, get_number
+from spec_bench.settings.former import FormerMembers
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import format_interval
 
@@ -85,8 +87,16 @@ def has_choice(contrast: Contrast) -> bool:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(FormerMembers):
     """Left minus right, or for relative metrics left over right minus 1."""
+
+    former_members: ClassVar = {
+        "relative": "is_relative",
+        "why": "no_interval_reason",
+        "falls": "lower_is_better",
+        "prompts": "prompt_count",
+        "chance": "chance_share",
+    }
 
     value: float  # on the prompts as they are; of picked cells on the halves that did not pick
     tested: Interval | None  # on the scale of the test, for relative metrics a logarithm
