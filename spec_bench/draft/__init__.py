@@ -1,1 +1,1 @@
-"""Who proposes: what feeds a growing tree with draft logits."""
+"""Drafters: they give a growing tree its draft logits."""

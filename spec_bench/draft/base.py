@@ -1,7 +1,7 @@
-"""What a drafter is: a decoder's ``drafter`` block, and what it does while rows decode.
+"""Base classes of drafters: a decoder's ``drafter`` block, and its state while rows decode.
 
-One file per drafter holds all of it: the block with its facts (``Drafter``), its state while rows
-decode (``DraftState``) and, where the drafter is a small network on the target's hidden states, the
+Each drafter has a file of its own with the block and its facts (``Drafter``), its state while rows
+decode (``DraftState``) and, if the drafter is a small network on the target's hidden states, the
 network with its files and its training (``network.DraftHeads``). ``@drafter("name")`` registers the
 block.
 """
@@ -25,10 +25,10 @@ from spec_bench.system.errors import UsageError
 
 
 class GuessedNode(NamedTuple):
-    """One node of the guessed tree."""
+    """A node of a guessed tree."""
 
-    token: int  # its token
-    parent: int  # place of its parent among the nodes of the level above; 0 below the root
+    token: int
+    parent: int  # index of its parent in the level above; 0 below the root
 
 
 class DraftState(FormerMembers):
@@ -50,34 +50,34 @@ class DraftState(FormerMembers):
         "beams": "search_beams",
         "count": "update_cached_counts",
     }
-    # whether an iteration is the same work at the same addresses every time, so that it can be
-    # recorded once the host has given its numbers
+    # whether an iteration does the same work at the same addresses every time, once the host has
+    # copied its numbers, so that it can be recorded
     recordable: bool = False
     # whether its passes keep neither the tree that they run over nor the logits that they return
     is_forgetful: bool = False
     _timer: Any = None  # the `ForwardTimer` of a network's passes
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
-        """Prefills a row with all prompt tokens but the last, before the target does."""
+        """Prefills a row with all prompt tokens but the last, before the target's prefill."""
 
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
-        """Takes the hidden states, [T, W], of a started row's prompt from token ``start`` on."""
+        """Receives hidden states [T, W] of a started row's prompt, from token ``start`` on."""
 
     def observe_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
-        """Takes the hidden states, [R, N, W], of verified trees before they are committed. The
-        first ``accepted`` [R] + 1 nodes of ``path`` [R, L + 1], root first, are the accepted ones.
+        """Receives the hidden states [R, N, W] of verified trees before the commit. The first
+        ``accepted`` [R] + 1 nodes of ``path`` [R, L + 1], root first, are accepted.
         """
 
     def observe_scores(self, tree: Tree, logits: Tensor) -> None:
-        """Takes the target's logits, [R, N, V], after every node of verified trees."""
+        """Receives the target's logits [R, N, V] after every node of verified trees."""
 
     def device_inputs(
         self,
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        """Returns the numbers that drafting needs on the device, to be copied in one transfer. With
-        ``fixed`` they are padded to the shape of every iteration after the first.
+        """Returns the numbers that drafting needs on the device, for a single transfer. With
+        ``fixed`` they are padded to the shape that every iteration after the first has.
         """
         return ()
 
@@ -95,13 +95,13 @@ class DraftState(FormerMembers):
         width: int,
         depth: int,
     ) -> list[list[list[GuessedNode]]]:
-        """Guesses whole trees where there is no distribution: per row and level the nodes, best
-        first, at most ``width`` on each of ``depth`` levels.
+        """Guesses whole trees, for drafters without distributions. Returns the nodes by row and
+        level, best first, at most ``width`` on each of ``depth`` levels.
         """
         raise NotImplementedError
 
     def search_beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
-        """Searches for whole beams, [R, W, L], best first."""
+        """Searches for whole beams; returns their tokens [R, W, L], best first."""
         raise NotImplementedError
 
     def commit(
@@ -111,10 +111,10 @@ class DraftState(FormerMembers):
         path: Tensor,
         depth: int,
     ) -> None:
-        """Moves each row's accepted path behind its ``lengths`` cached tokens: on a CPU the path in
-        ``nodes``, root first, on a GPU the one in ``path``, as in ``observe_path``. ``depth`` is
-        the number of levels whose nodes lie where the drafter ran them, the root's included;
-        the deepest was never run.
+        """Moves each row's accepted path behind its ``lengths`` cached tokens. On a CPU the path is
+        in ``nodes``, root first; on a GPU in ``path``, as in ``observe_path``. ``depth`` is the
+        number of levels, the root's included, whose nodes lie where the drafter ran them; it never
+        ran the deepest level.
         """
 
     def update_cached_counts(
@@ -125,7 +125,7 @@ class DraftState(FormerMembers):
         """
 
     def move_row(self, source: int, target: int) -> None:
-        """Moves a row into another one's place."""
+        """Moves a row to the place of another row."""
 
     def take_forward_s(self) -> float:
         """Returns seconds of drafting since the last call, prompts excluded."""
@@ -133,23 +133,25 @@ class DraftState(FormerMembers):
 
 
 class DraftMemory:
-    """What a drafter remembers from one row to the next."""
+    """State that a drafter keeps from row to row."""
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
-        """Takes the answers to all earlier prompts, in their order; the list grows each time."""
+        """Receives the answers to all earlier prompts, in the prompts' order; the list grows from
+        call to call.
+        """
 
 
 @dataclass(frozen=True)
 class DraftResources:
     """The models, caches and heads that a drafter may use."""
 
-    target: LanguageModel  # the target
+    target: LanguageModel
     models: Sequence[LanguageModel]  # the draft models
-    caches: Sequence[Any]  # one per draft model
+    caches: Sequence[Any]  # a cache per draft model
     heads: Any  # the draft heads, if any
     rows: int  # rows of the caches
-    heads_cache: Any = None  # of heads that have one
-    memory: DraftMemory | None = None  # what the drafter keeps beyond a row, if it does
+    heads_cache: Any = None  # the heads' cache, if they have one
+    memory: DraftMemory | None = None  # None if the drafter remembers nothing
 
 
 class Drafter(FormerMembers, ABC):
@@ -167,14 +169,14 @@ class Drafter(FormerMembers, ABC):
         "layers": "get_target_layers",
         "revision": "file_digest",
     }
-    kind: ClassVar[str]  # under which it is registered
+    kind: ClassVar[str]  # name in the registry
     # the tree policies that it works with; None: all that grow level by level
     policies: ClassVar[tuple[str, ...] | None] = None
-    # the network that it needs on the target, else None
+    # the class of the heads that it needs on the target, else None
     heads: ClassVar[type[DraftHeads] | None] = None
-    # whether it proposes one chain, so that a tree may have no siblings
+    # whether it proposes a single chain, so that trees must have no siblings
     single: ClassVar[bool] = False
-    passes: ClassVar[int | None] = None  # of its network for a tree; None: one for each level
+    passes: ClassVar[int | None] = None  # sequential passes for a tree; None: as many as levels
 
     @property
     def model_count(self) -> int:
@@ -188,7 +190,7 @@ class Drafter(FormerMembers, ABC):
 
     @property
     def file_digest(self) -> str:
-        """Digest of the user's file that it reads; "" if it reads none."""
+        """Digest of the user's file that the drafter reads; "" if it reads none."""
         return ""
 
     def make_own_model(self, target: LanguageModel) -> LanguageModel:
@@ -196,21 +198,25 @@ class Drafter(FormerMembers, ABC):
         raise NotImplementedError
 
     def count_draft_calls(self, depth: int) -> int:
-        """Counts the sequential draft calls for a tree of that depth, L of MBSU."""
+        """Counts the sequential draft calls for a tree of that depth, which is L in MBSU."""
         return depth if self.passes is None else self.passes
 
     def find_max_depth(self, heads: DraftHeads | None) -> int | None:
-        """Finds the most levels that it can draft; None if unlimited. Raises UsageError if the
-        heads were not trained for its settings.
+        """Returns the largest number of levels that it can draft; None if unlimited. Raises
+        UsageError if the heads were not trained for its settings.
         """
         return None
 
     def extra_slots(self, heads: DraftHeads | None) -> int:
-        """Returns the extra cache slots of a drafter that guesses several tokens at once."""
+        """Returns the number of extra cache slots per row, for drafters that guess several tokens
+        at once.
+        """
         return 0
 
     def get_target_layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
-        """Returns which hidden states it reads of a target of ``blocks`` blocks."""
+        """Returns the indices of the hidden states that it reads, for a target of ``blocks``
+        blocks.
+        """
         return LAST if heads is not None else ()
 
     @classmethod
@@ -224,7 +230,7 @@ class Drafter(FormerMembers, ABC):
 
     @abstractmethod
     def make_state(self, resources: DraftResources) -> DraftState:
-        """Makes the drafting state of a batch's rows."""
+        """Makes the state with which a batch's rows are drafted."""
 
 
 def _declare_drafter(name: str, kind: type[Drafter]) -> type[Drafter]:
@@ -244,12 +250,12 @@ drafter: Registry[type[Drafter]] = Registry(
 
 
 def list_head_kinds() -> tuple[str, ...]:
-    """Returns the drafters that need heads on the target."""
+    """Lists the kinds of drafters that need heads on the target."""
     return tuple(kind for kind, registered in drafter.items() if registered.heads is not None)
 
 
 def get_heads_class(kind: str) -> type[DraftHeads]:
-    """Returns the network of a kind of heads. Raises UsageError if there is no such kind."""
+    """Returns the class of a kind of heads. Raises UsageError if there is no such kind."""
     if kind not in list_head_kinds():
         raise UsageError(f"heads must be one of {', '.join(list_head_kinds())}, got {kind!r}")
     heads = drafter[kind].heads
@@ -264,10 +270,7 @@ if not TYPE_CHECKING:
 
 
 class NoDraftState(DraftState):
-    """No drafting.
-
-    Autoregressive decoding has it, and beams without a draft.
-    """
+    """State that drafts nothing, for autoregressive decoding and for beams without a draft."""
 
     recordable = is_forgetful = True
 

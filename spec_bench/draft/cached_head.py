@@ -1,7 +1,7 @@
-"""A draft head that caches keys and values of past tokens, and may know a part of the vocabulary.
+"""Base classes of draft heads that cache keys and values of past tokens.
 
-Letters: R rows, T tokens, D width, W width of the target's hidden states, V tokens, V' those that
-the head knows.
+Such a head may know only a part of the vocabulary. Letters: R rows, T tokens, D width, W width of
+the target's hidden states, V tokens, V' tokens that the head knows.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,17 +26,17 @@ class CachedHead(DraftHeads):
     """Base class of draft heads with a cache."""
 
     reads_target: bool = False  # whether the target's last layer makes its logits
-    regresses: bool = False  # whether it also learns to say the target's feature
-    ids: Tensor | None  # V' target ids of the head's tokens; None where V' = V
+    regresses: bool = False  # whether its training also regresses on the target's feature
+    ids: Tensor | None  # [V'] target ids of the head's tokens; None if V' = V
     angles: Tensor
-    embed_tokens: nn.Embedding  # of heads that do not read their target's
+    embed_tokens: nn.Embedding  # only if the head does not use the target's embeddings
 
     def __init__(
         self, shape: Any, ids: Tensor | None = None, blocks: Sequence[DecoderBlock] = ()
     ) -> None:
         super().__init__()
         self.shape = shape
-        # some outputs of the target's layer, in its place; see ``cut_output_layers``
+        # replaces the target's last layer, with some of its outputs; see ``cut_output_layers``
         self.cut_down: nn.Module | None = None
         self.register_buffer("ids", ids, persistent=False)
         if blocks:
@@ -49,8 +49,8 @@ class CachedHead(DraftHeads):
                 self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Keeps the angles' precision when the weights change theirs: in 8 bits a position's angle
-        is off by a radian after some hundred tokens.
+        """Converts the weights but keeps the precision of the angles: in 8 bits a position's angle
+        is wrong by a radian after some hundred tokens.
         """
         exact = {
             name: tensor for name, tensor in self.named_buffers() if tensor.is_floating_point()
@@ -74,18 +74,20 @@ class CachedHead(DraftHeads):
 
     @property
     def layer_cache_sizes(self) -> Sequence[LayerCacheSizes]:
-        """Each layer's cache entry for a token."""
+        """Sizes of each layer's cache entry for a token."""
         shape = self.shape
         return [LayerCacheSizes(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
 
     def compute_rotation(self, positions: Tensor) -> Rotation:
-        """Returns the rotation at positions [R, T]."""
+        """Computes the rotation at positions [R, T]."""
         angle = positions.unsqueeze(-1) * self.angles
         angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
         return Rotation(angle.cos() * self._factor, angle.sin() * self._factor)
 
     def get_embeddings(self, tokens: Tensor, embed: TensorFunction) -> Tensor:
-        """Returns the target's embeddings of tokens [...], or the head's own if it has some."""
+        """Embeds tokens [...] with the head's own embeddings, or with the
+        target's if it has none.
+        """
         vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
         return vectors.to(self._first_parameter.dtype)
 
@@ -108,11 +110,15 @@ class CachedHead(DraftHeads):
         return SlotCache(layouts, rows, slots)
 
     def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
-        """Returns logits [..., V'] of outputs [..., D]; ``project`` is the target's last layer."""
+        """Computes logits [..., V'] from outputs [..., D]; ``project`` is the
+        target's last layer.
+        """
         return project(output) if self.cut_down is None else self.cut_down(output)
 
     def compute_logits(self, output: Tensor, project: TensorFunction, vocab: int) -> Tensor:
-        """Returns ``compute_own_logits`` as [..., V], -inf for tokens that the head lacks."""
+        """Computes logits [..., V] from outputs [..., D], -inf for tokens that the head does not
+        know.
+        """
         return self.scatter_own_values(self.compute_own_logits(output, project), vocab, -torch.inf)
 
     def scatter_own_values(self, values: Tensor, vocab: int, fill: float) -> Tensor:
@@ -123,14 +129,12 @@ class CachedHead(DraftHeads):
 
 
 class FeatureHead(CachedHead):
-    """A head that drafts from a feature.
+    """A head that continues from its own output.
 
-    A head that continues from its own output: from a feature and the next token's embedding it
-    computes an output, which gives the logits of the token after and is the feature of the next
-    step.
-
-    EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDraftState` drafts
-    with them, `train.training_heads` trains them.
+    From a feature and the next token's embedding it computes an output, which gives the logits of
+    the token after that and is the feature of the next step. EAGLE's heads and multi-token
+    prediction (MTP) are such heads; `eagle.EagleDraftState` drafts with them,
+    `train.training_heads` trains them.
     """
 
     def fuse_hidden_states(self, hidden: Tensor) -> Tensor:
@@ -144,9 +148,9 @@ class FeatureHead(CachedHead):
         positions: Tensor,
         attend: AttentionFunction,
     ) -> Tensor:
-        """Computes outputs [R, T, D] from features [R, T, D], the target's, fused, or the head's
-        own, and the embeddings of the next tokens [R, T, D], at positions [R, T], of which only
-        differences matter.
+        """Computes outputs [R, T, D] at positions [R, T] from features [R, T, D] and the embeddings
+        of the next tokens [R, T, D]. A feature is the target's, fused, or an earlier output. Only
+        differences between positions matter.
         """
         raise NotImplementedError
 
@@ -156,7 +160,7 @@ class FeatureHead(CachedHead):
 
 
 class LastHiddenDraftState(DraftState):
-    """Drafting from the target's last hidden state at the token before the root."""
+    """State that drafts from the target's last hidden state at the token before the root."""
 
     recordable = True
 
@@ -164,7 +168,7 @@ class LastHiddenDraftState(DraftState):
         self._heads = resources.heads
         self._vocab = resources.target.vocab_size
         self._like = next(resources.heads.parameters())
-        # [rows, D]; zeros where a prompt of one token has none
+        # [rows, D]; zeros after a prompt of one token, which gives no hidden state
         self._hidden = self._like.new_zeros((resources.rows, resources.heads.shape.hidden))
         self._timer = ForwardTimer(self._like.device)
 
@@ -183,7 +187,9 @@ class LastHiddenDraftState(DraftState):
 
 
 def make_cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
-    """Makes attention over a cache's slots that ``mask`` shows, after ``SlotCache.begin_pass``."""
+    """Makes an attention function over the cache slots that ``mask`` shows. Its calls follow
+    ``SlotCache.begin_pass``.
+    """
 
     def attend(
         layer: int,
@@ -207,10 +213,10 @@ def make_cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
 
 
 class HeadCacheDraftState(DraftState):
-    """Drafting whose head caches an entry for each token that the target has run.
+    """State of a head that caches an entry for each token that the target has run.
 
-    The next tree's first pass writes those of an iteration's path. Letters: P pending entries, W
-    width of the target's hidden states.
+    The first pass of the next tree writes the entries of an iteration's path. Letters: P pending
+    entries, W width of the target's hidden states.
     """
 
     recordable = True
@@ -225,8 +231,8 @@ class HeadCacheDraftState(DraftState):
         # [rows, P, W] not yet cached
         self._pending_hidden = like.new_zeros((rows, 1, head.hidden_input_width))
         self._pending_counts = [initial_pending_count] * rows
-        self._cached = [0] * rows  # entries of each row that the target's states made
-        self._outputs = like.new_empty(0)  # the head's own
+        self._cached = [0] * rows  # entries of each row made from the target's hidden states
+        self._outputs = like.new_empty(0)  # the head's outputs
         self._timer = ForwardTimer(like.device)
 
     def observe_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
@@ -234,7 +240,7 @@ class HeadCacheDraftState(DraftState):
         buffer = self._pending_hidden
         if count > buffer.shape[1]:
             self._pending_hidden = buffer.new_zeros((buffer.shape[0], count, buffer.shape[2]))
-            for pending in range(1, count + 1):  # as many as may wait from now on
+            for pending in range(1, count + 1):  # caches the constants of later passes
                 cached_arange(pending, buffer.device)
         path_states = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
         self._pending_hidden[:rows, :count] = path_states.to(buffer.dtype)
@@ -247,7 +253,9 @@ class HeadCacheDraftState(DraftState):
             self._pending_counts[row] = committed_count
 
     def count_max_pending(self, rows: int, fixed: bool) -> int:
-        """Returns P: the most pending entries of the first R rows, or with ``fixed`` of any row."""
+        """Returns P, the largest number of pending entries of the first ``rows`` rows, or of any
+        row if ``fixed``.
+        """
         return self._pending_hidden.shape[1] if fixed else max(self._pending_counts[:rows])
 
     def move_row(self, source: int, target: int) -> None:

@@ -1,4 +1,4 @@
-"""Heads whose last layers are cut down to some tokens (FR-Spec, arXiv 2502.14856)."""
+"""Cuts the last layers of draft heads down to some tokens (FR-Spec, arXiv 2502.14856)."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from spec_bench.system.errors import UsageError
 
 
 class CutOutputLayer(nn.Module):
-    """A last layer of weight [V, D] and optional bias [V] that computes the outputs ``ids`` only;
-    the others are -inf.
+    """A last layer of weight [V, D] and optional bias [V] that computes only the outputs ``ids``;
+    other outputs are -inf.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, ids: Sequence[int]) -> None:
@@ -31,13 +31,13 @@ class CutOutputLayer(nn.Module):
 
 
 def cut_output_layers(heads: DraftHeads, kept_ids: Sequence[int], target_output: Tensor) -> None:
-    """Cuts the last layers of draft heads, in place, to the target's tokens ``kept_ids``;
-    ``target_output`` [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads
+    """Cuts the last layers of draft heads, in place, to the target's tokens ``kept_ids``.
+    ``target_output`` [V, D] is the target's last layer, which the heads of EAGLE-1, MTP and DFlash
     use. Raises UsageError if the heads know none of these tokens.
     """
     size = heads.shape.vocab
     head_ids = getattr(heads, "ids", None)
-    if head_ids is not None:  # a vocabulary of their own: their outputs bear other numbers
+    if head_ids is not None:  # a reduced vocabulary: an output's index is no target token
         size = len(head_ids)
         wanted_ids = set(kept_ids)
         kept_ids = [place for place, token in enumerate(head_ids.tolist()) if token in wanted_ids]

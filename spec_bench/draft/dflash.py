@@ -1,17 +1,18 @@
-"""DFlash (arXiv 2602.06036): a block of masks guessed at once, beside the target's states.
+"""DFlash (arXiv 2602.06036): guesses a block of masked tokens in one pass, given the target's
+states.
 
-A context entry of token t is c_t = norm(fc [hidden states of t]), the same for all layers. A layer
-keeps keys and values of the context, made of c_t by its own projections, and of the block: the last
-known token at position n and B - 1 masks after it. Block rows see the whole context and each other.
-Row i guesses the token at n + i or, where guesses begin at the known token (DSpark, arXiv
-2607.05147), the one at n + i + 1. DSpark adds W2 W1[x] to the logits after token x.
+A context entry of token t is c_t = norm(fc [hidden states of t]), the same for all layers. Each
+layer keeps the context's keys and values, which its own projections compute from c_t. The block
+consists of the last known token at position n and B - 1 masks after it; its rows attend to the
+whole context and to each other. Row i guesses the token at n + i or, if guesses begin at the known
+token (DSpark, arXiv 2607.05147), the token at n + i + 1. DSpark adds W2 W1[x] to the logits after
+token x.
 
-| family | ids of the target's layers name | where |
-| z-lab | a block's output | ``dflash_config``, or the top level |
-| vllm-project/speculators | a block's input | ``aux_hidden_state_layer_ids`` |
+| family | ids of the target's layers name | where | | z-lab | a block's output | ``dflash_config``,
+or the top level | | vllm-project/speculators | a block's input | ``aux_hidden_state_layer_ids`` |
 
-Letters: R rows, T tokens, P context entries that wait, B block, D width of the head, W of what the
-target hands over, K levels, V and V' vocabularies, r Markov rank.
+Letters: R rows, T tokens, P pending context entries, B tokens of a block, D width of the head, W
+width of the target's hidden states that it reads, K levels, V and V' vocabularies, r Markov rank.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _STATES = "aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True)
 class DFlashShape(LayerSizes):
-    """Sizes and switches; the width is that of the target's embeddings, which it reads."""
+    """Sizes and switches; the width is that of the target's embeddings, which the head reads."""
 
     title = "DFlash head"
 
@@ -67,19 +68,19 @@ class DFlashShape(LayerSizes):
     block: int = 2  # B, tokens of a block, the known one included
     from_known: bool = False  # whether the known token's row guesses the token after it
     markov_rank: int = 0  # r of DSpark's term; 0: none
-    gated: bool = False  # whether the term is weighed by the outputs
+    gated: bool = False  # whether a gate, computed from the outputs, scales the term
     own_inputs: bool = False  # whether it has embeddings of its own
     own_outputs: bool = False  # whether it has a last layer of its own
 
     @property
     def guess_count(self) -> int:
-        """K, tokens that a block guesses."""
+        """K, the number of tokens that a block guesses."""
         return self.block if self.from_known else self.block - 1
 
 
 def read_dflash_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
-    """Returns the shape of a checkpoint, from its weights under our names without maps of the
-    vocabulary. Raises ValueError: a switch that is not supported, or a missing size.
+    """Reads the shape of a checkpoint from its config and its weights, under our names and without
+    maps of the vocabulary. Raises UsageError if a switch is not supported or a size is missing.
     """
     parts = (config, config.get("transformer_layer_config"), config.get("dflash_config"))
     settings = {key: value for part in parts for key, value in (part or {}).items()}
@@ -129,7 +130,7 @@ def read_dflash_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) 
 
 
 class MarkovLogitTerm(nn.Module):
-    """DSpark's term: a token's addition to the logits after it."""
+    """DSpark's term: what a token adds to the logits after it."""
 
     def __init__(self, shape: DFlashShape) -> None:
         super().__init__()
@@ -150,7 +151,7 @@ class MarkovLogitTerm(nn.Module):
 
 
 class DFlashHead(CachedHead):
-    """A DFlash or DSpark head: its layers, and the target's hidden states as their context."""
+    """A DFlash or DSpark head: its layers, with the target's hidden states as context."""
 
     shape: DFlashShape
     lm_head: nn.Linear
@@ -171,26 +172,26 @@ class DFlashHead(CachedHead):
         return len(self.shape.layer_ids) * self.shape.hidden
 
     def project_context(self, hidden: Tensor) -> Tensor:
-        """Turns the target's hidden states [R, T, W] into context entries [R, T, D]."""
+        """Projects the target's hidden states [R, T, W] to context entries [R, T, D]."""
         entries: Tensor = self.hidden_norm(self.fc(hidden))
         return entries
 
     def compute_context_keys_values(
         self, entries: Tensor, rotation: Rotation
     ) -> list[tuple[Tensor, Tensor]]:
-        """Returns each layer's keys and values [R, K, T, d] of context entries [R, T, D]."""
+        """Computes each layer's keys and values [R, K, T, d] of context entries [R, T, D]."""
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
         return [attention.project_keys_values(entries, rotation) for attention in attentions]
 
     def embed_block(self, roots: Tensor, embed: TensorFunction) -> Tensor:
-        """Returns the block's inputs [R, B, D] after the last known tokens [R]."""
+        """Embeds the block after the last known tokens [R]; returns [R, B, D]."""
         masks = roots.new_full((len(roots), self.shape.block - 1), self.shape.mask_token)
         return self.get_embeddings(torch.cat([roots.unsqueeze(1), masks], dim=1), embed)
 
     def compute_block_outputs(
         self, block: Tensor, rotation: Rotation, attend: AttentionFunction
     ) -> Tensor:
-        """Returns outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
+        """Computes outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
         x = block
         for layer in self.layers:
             x = layer(x, rotation, attend)
@@ -211,7 +212,7 @@ class DFlashHead(CachedHead):
         get_output_weight: Callable[[], Tensor],
     ) -> DFlashHead:
         """Makes layers of the target's sizes that read its hidden states at even distances, as
-        z-lab's do; K guesses are a block of K + 1.
+        z-lab's heads do. For K guesses a block has K + 1 tokens.
         """
         target_config = plan.target
         blocks = int(target_config.get("num_hidden_layers", 4))
@@ -249,14 +250,14 @@ class DFlashHead(CachedHead):
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
         our_weights, ids = eagle_files.rename_weights_and_read_ids(weights)
-        # Which proposals are worth verifying is the policy's to say here.
+        # The policy, not a confidence head, selects the proposals to verify.
         our_weights = {
             name: tensor for name, tensor in our_weights.items() if "confidence_head." not in name
         }
         return load_weights(cls(read_dflash_shape(our_weights, config), ids), our_weights)
 
     def to_public_checkpoint(self) -> PublicCheckpoint:
-        """Returns file name, weights and config as z-lab's heads have them."""
+        """Returns file name, weights and config in the layout of z-lab's heads."""
         shape = self.shape
         config = {
             **to_transformers_config(shape),
@@ -276,19 +277,19 @@ class DFlashHead(CachedHead):
 
 
 class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
-    """One DFlash or DSpark head on the target's hidden states.
+    """State of a DFlash or DSpark head on the target's hidden states.
 
-    One pass over a block guesses every level. With m tokens before the root, the context entries of
-    tokens 0..m - 1 are at slots 0..m - 1 of the head's cache, made of what the target handed over;
-    the block is written after them at every step, over what a block before left. No entry is made
-    of a token that the target has not run, so a block depends on the committed tokens.
+    One pass over a block guesses every level. With m tokens before the root, slots 0..m - 1 of the
+    head's cache hold the context entries of tokens 0..m - 1, made from the target's hidden states.
+    Every step writes the block after them, over the block before. Tokens that the target has not
+    run have no entry, so a block depends on committed tokens only.
     """
 
     def __init__(self, resources: DraftResources) -> None:
         super().__init__(resources, initial_pending_count=0)
         self.has_term = resources.heads.shape.markov_rank > 0
         self._starts, self._before = HostDeviceInts(), HostDeviceInts()
-        self._new = 0  # entries of a row that are written before a block
+        self._new = 0  # most entries of a row to write before the block
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
         self._cached[row] = self._pending_counts[row] = 0
@@ -315,7 +316,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
         head = self._head
         device = self._pending_hidden.device
         if self._new:
-            # A row with fewer writes fillers after them, where the block comes next.
+            # A row with fewer entries writes fillers after them; the block then overwrites these.
             self._write_context(self._pending_hidden[:rows, : self._new], 0, self._starts)
         block = head.embed_block(committed.roots.get_tensor(device), self._target.embed)
         rotation = self._plan_write_and_get_rotation(block, 0, self._before)
@@ -349,7 +350,9 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     def _plan_write_and_get_rotation(
         self, inputs: Tensor, row: int, starts: HostDeviceInts
     ) -> Rotation:
-        """Plans a write of [R, P, D] at consecutive slots; returns the rotation at them."""
+        """Plans a write of ``inputs`` [R, P, D] to consecutive slots; returns the rotation at these
+        positions.
+        """
         count = inputs.shape[1]
         self._cache.begin_pass(WritePlan(row, starts, count, max(starts) + count))
         positions = starts.get_tensor(inputs.device).unsqueeze(1) + cached_arange(
@@ -364,8 +367,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
 class DFlash(Drafter):
     """A DFlash or DSpark head; it guesses a whole block at once, so L is 1."""
 
-    # what the config's layer ids name: a block's `input`, its `output`, or what they name in the
-    # file's family
+    # whether the config's layer ids name a block's `input` or `output`; `auto`: as in its family
     layer_ids: Literal["auto", "input", "output"] = "auto"
 
     heads = DFlashHead

@@ -1,15 +1,15 @@
-"""Drafting with an EAGLE head: level by level, with a cache of its own.
+"""Drafts with an EAGLE head, level by level, with a cache for the head.
 
-Pair j is the target's feature f_j with the embedding of token j + 1; it takes slot and position j
-of the head's cache, and its output guesses token j + 2. With m tokens before the root, pairs
-0..m - 1 come from the target, and the last of them, whose token is the root, gives level 1. So to
-the head the root is node 0 of a tree after m - 1 committed pairs, and a node's feature is its
-parent's output. After a verification the pairs with features from the target are run again, over
-the keys that came from the head's own features, accepted or not (EAGLE-1, arXiv 2401.15077,
-section 3.1; its cache is never gathered).
+Pair j is the target's feature f_j with the embedding of token j + 1. It takes slot and position j
+of the head's cache, and its output guesses token j + 2. With m tokens before the root, pairs 0..m -
+1 come from the target; the last pair, which has the root's token, gives level 1. So for the head
+the root is node 0 of a tree after m - 1 committed pairs, and a node's feature is its parent's
+output. After a verification the pairs with features from the target are run and overwrite the keys
+computed from the head's own features, accepted or not (EAGLE-1, arXiv 2401.15077, section 3.1; its
+cache is never gathered).
 
-Letters: R rows, P waiting pairs, F frontier nodes, K levels, D width of the head, W of what the
-target hands over, V tokens.
+Letters: R rows, P pending pairs, F frontier nodes, K levels, D width of the head, W width of the
+target's hidden states that it reads, V tokens.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,9 @@ from spec_bench.system.errors import UsageError
 
 
 class _HeadAsModel:
-    """The head over given features, as the engine's passes see a model; hidden: its outputs."""
+    """A head over given features with a model's interface, for the engine's passes. Its hidden
+    states are the outputs.
+    """
 
     def __init__(
         self,
@@ -72,9 +74,9 @@ class _HeadAsModel:
 
 
 class EagleDraftState(HeadCacheDraftState):
-    """One EAGLE or MTP head on the target's features.
+    """State of an EAGLE or MTP head on the target's features.
 
-    ``zero_first``: the first pair's embedding is zeros, as some engines have it for MTP.
+    With ``zero_first`` the first pair's embedding is zeros, as in some engines for MTP.
     """
 
     def __init__(self, resources: DraftResources, zero_first: bool = False) -> None:
@@ -83,7 +85,9 @@ class EagleDraftState(HeadCacheDraftState):
         self._prompts: list[Sequence[int]] = [()] * resources.rows
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
-        """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
+        """Resets a row. A prompt of one token has no feature, so zeros take slot 0 until the first
+        feature comes.
+        """
         self._prompts[row] = prompt
         self._cached[row] = 0
         self._pending_counts[row] = 1
@@ -91,7 +95,9 @@ class EagleDraftState(HeadCacheDraftState):
 
     @torch.inference_mode()
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
-        """Runs a chunk's pairs; the prompt's last one waits for the first tree."""
+        """Runs the pairs of a prompt's chunk, except the prompt's last pair, which the first tree's
+        pass runs.
+        """
         prompt = self._prompts[row]
         hidden = hidden.to(self._pending_hidden.dtype)
         count = hidden.shape[0]
@@ -112,7 +118,7 @@ class EagleDraftState(HeadCacheDraftState):
     ) -> Sequence[HostDeviceInts]:
         pending_counts = self._pending_counts[: len(committed)]
         width = self.count_max_pending(len(committed), fixed)
-        # A row with fewer pairs runs fillers after its root, where the tree is written next.
+        # A row with fewer pairs runs fillers after its root; the tree then overwrites these.
         self._tokens = HostDeviceInts(
             [
                 [*row[-count:], *[row[-1]] * (width - count)]
@@ -154,7 +160,7 @@ class EagleDraftState(HeadCacheDraftState):
         return self._keep_outputs_and_compute_logits(output, self._outputs)
 
     def _wrap_head(self, hidden: Tensor) -> _HeadAsModel:
-        """Makes a pass over the target's hidden states [R, P, W]."""
+        """Wraps the head for a pass over the target's hidden states [R, P, W]."""
         return _HeadAsModel(
             self._head, self._target, self._head.fuse_hidden_states(hidden), self._zero_first
         )
@@ -187,12 +193,12 @@ class Eagle(Drafter):
 
 
 class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
-    """One P-EAGLE head on the target's features.
+    """State of a P-EAGLE head on the target's features.
 
-    P-EAGLE (arXiv 2602.01469): after the pairs with features from the target, the last of which has
-    the root's token, come K - 1 rows of a mask token with a learned feature, `mask_hidden`, under
-    the same causal attention. Row d guesses the token d after the next. Nothing of the masks is
-    kept.
+    P-EAGLE (arXiv 2602.01469): the pairs with features from the target, the last of which has the
+    root's token, are followed by K - 1 rows of a mask token with a learned feature, `mask_hidden`,
+    under the same causal attention. Row d guesses the token d after the next. The masks' cache
+    entries are overwritten.
     """
 
     def __init__(self, resources: DraftResources, levels: int) -> None:
@@ -230,10 +236,9 @@ class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
 class Eagle3(Drafter):
     """An EAGLE-3 head."""
 
-    # what the config's layer ids name: a block's `input`, its `output`, or what they name in the
-    # file's family
+    # whether the config's layer ids name a block's `input` or `output`; `auto`: as in its family
     layer_ids: Literal["auto", "input", "output"] = "auto"
-    # K, levels that a head with masks guesses at once (P-EAGLE); 0: level by level
+    # K, levels that a head with masks guesses in one pass (P-EAGLE); 0: level by level
     parallel: Annotated[int, Interval(ge=0, le=64)] = 0
 
     heads = Eagle3Head

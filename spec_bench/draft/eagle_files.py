@@ -1,13 +1,13 @@
-"""EAGLE heads' files: four public families, told apart by their tensors, are read; one is written.
+"""Files of EAGLE heads: reads four public families, which their tensors tell apart; writes two.
 
-| family | file | tensors |
-| SafeAILab EAGLE-1 | pytorch_model.bin | fc [D, 2D], layers.0.*, no input norm, no last layer |
-| SafeAILab, lmsys, SpecForge EAGLE-3 | .bin or .safetensors | fc [D, 3D], midlayer.*, d2t, t2d |
-| speculators | model.safetensors | layers.0.* for midlayer.*, with embed_tokens |
-| Model-Optimizer | model.safetensors | the same without embed_tokens and t2d |
+| family | file | tensors | | SafeAILab EAGLE-1 | pytorch_model.bin | fc [D, 2D], layers.0.*, no
+input norm, no last layer | | SafeAILab, lmsys, SpecForge EAGLE-3 | .bin or .safetensors | fc [D,
+3D], midlayer.*, d2t, t2d | | speculators | model.safetensors | layers.0.* for midlayer.*, with
+embed_tokens | | Model-Optimizer | model.safetensors | the same without embed_tokens and t2d |
 
-Ours is speculators' for EAGLE-3 and SafeAILab's for EAGLE-1, without embeddings: a head reads its
-target's. Where config and tensors differ, the tensors win; an unknown switch is refused by name.
+Heads are written as speculators' for EAGLE-3 and as SafeAILab's for EAGLE-1, without embeddings,
+because a head reads its target's. Where config and tensors differ, the tensors win. An unknown
+switch is an error that names it.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from spec_bench.system.errors import UsageError
 
 _MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-# Switches of the families of which only one value is implemented here.
+# Switches with the only value that is implemented here.
 _ONLY = {
     "use_input_layernorm_in_first_layer": True,
     "use_last_layernorm": True,
@@ -34,7 +34,7 @@ _ONLY = {
     "use_mtp_layernorm": False,
     "mlp_bias": False,
 }
-# Their values say nothing that the tensors do not.
+# Ignored, because the tensors determine their values.
 _TOLD = (
     "bias",
     "qkv_bias",
@@ -51,15 +51,15 @@ _TOLD = (
 
 @dataclass(frozen=True)
 class EagleShape(LayerSizes):
-    """Sizes and switches of a head; with ``mask_token`` it is P-EAGLE's."""
+    """Sizes and switches of a head, a P-EAGLE head if ``mask_token`` is set."""
 
     title = "EAGLE-3 head"
 
     fc_bias: bool = False  # whether `fc` has a bias
-    norm_before_residual: bool = False  # the residual is the normed feature
-    norm_before_fc: bool = False  # one norm over all hidden states before `fc`
-    fc_norm: bool = False  # one norm for each of them
-    norm_output: bool = False  # the last norm is applied to what is fed back
+    norm_before_residual: bool = False  # whether the residual is the normed feature
+    norm_before_fc: bool = False  # whether a norm over all hidden states comes before `fc`
+    fc_norm: bool = False  # whether each hidden state has a norm before `fc`
+    norm_output: bool = False  # whether the last norm is applied to an output that is fed back
     own_inputs: bool = False  # whether it has embeddings of its own
 
 
@@ -68,9 +68,9 @@ def read_eagle_shape(
     weights: Mapping[str, Tensor],
     config: Mapping[str, Any],
 ) -> EagleShape:
-    """Reads the shape of an EAGLE-1 or EAGLE-3 checkpoint from its weights, under our names and
-    without maps of the vocabulary. Raises UsageError on an unknown switch or activation, or a
-    missing size.
+    """Reads the shape of an EAGLE-1 or EAGLE-3 checkpoint from its config and its weights, under
+    our names and without maps of the vocabulary. Raises UsageError if a switch or activation is
+    unknown, or a size is missing.
     """
     settings = {**config, **config.get("transformer_layer_config", {})}
     _refuse_unknown_settings(config)
@@ -98,7 +98,7 @@ def read_eagle_shape(
 
 
 def _read_mask_token(settings: Mapping[str, Any]) -> int:
-    """Reads P-EAGLE's mask token; raises UsageError if the config names none."""
+    """Reads P-EAGLE's mask token. Raises UsageError if the config names none."""
     for name in _MASKS:
         if settings.get(name) is not None:
             return int(settings[name])
@@ -106,7 +106,9 @@ def _read_mask_token(settings: Mapping[str, Any]) -> int:
 
 
 def _read_layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Reads the indices in ``hidden_states``; raises UsageError unless there are three."""
+    """Reads the indices in ``hidden_states``; None if the config names none. Raises UsageError
+    unless there are three.
+    """
     inner = config.get("eagle_config") or {}
     key = "eagle_aux_hidden_state_layer_ids"
     ids = config.get(key) or inner.get(key) or inner.get("layer_ids")
@@ -118,12 +120,16 @@ def _read_layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def _get_layer_id_shift(config: Mapping[str, Any]) -> int:
-    """Returns 0 if an id names a block's input, as in Speculators' files, else 1: its output."""
+    """Returns the offset from a layer id to its index in ``hidden_states``: 0 in Speculators'
+    files, where an id names a block's input, else 1, because it names the output.
+    """
     return 0 if "speculators_model_type" in config else 1
 
 
 def _refuse_unknown_settings(config: Mapping[str, Any]) -> None:
-    """Raises UsageError on unknown settings that would change the numbers."""
+    """Raises UsageError if an unknown setting, or an unsupported value, would change the head's
+    outputs.
+    """
     allowed = {*_SWITCHES, *_TOLD}
     for part in (config, config.get("eagle_config") or {}):
         for key, value in part.items():
@@ -148,7 +154,9 @@ _PREFIXES = ("model.", "module.", "eagle_module.")
 
 
 def find_eagle_weights_file(folder: Path, version: int) -> Path | None:
-    """Returns the file of weights in a folder with an EAGLE head of that version, else None."""
+    """Finds the file of weights in a folder with an EAGLE head of that version; None if there is
+    none.
+    """
     for name in _NAMES:
         path = folder / name
         if path.is_file():
@@ -157,8 +165,8 @@ def find_eagle_weights_file(folder: Path, version: int) -> Path | None:
 
 
 def _detect_version(path: Path) -> int | None:
-    """Detects EAGLE's version without reading the tensors' numbers: in EAGLE-3 the first block has
-    a ``hidden_norm``, in EAGLE-1 ``fc`` is twice as wide as high.
+    """Detects EAGLE's version from tensor names and shapes: EAGLE-3's first block has a
+    ``hidden_norm``, EAGLE-1's ``fc`` is twice as wide as high. None if neither fits.
     """
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as checkpoint:
@@ -177,7 +185,8 @@ def rename_weights_and_read_ids(
     weights: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """Renames weights of any family to our names; also returns the target ids of the head's tokens,
-    [V'] int64, None if it knows all. Raises UsageError if the two maps of the vocabulary differ.
+    [V'] int64, or None if it knows all tokens. Raises UsageError if the two maps of the vocabulary
+    are inconsistent.
     """
     our_weights = {}
     for name, tensor in weights.items():
@@ -208,7 +217,9 @@ def add_vocabulary_maps(
     ids: Tensor | None,
     vocab: int,
 ) -> dict[str, Tensor]:
-    """Adds to ``weights`` the two maps between the head's tokens and the target's."""
+    """Adds the maps ``d2t`` and ``t2d`` between the head's tokens and the target's to ``weights``;
+    none if ``ids`` is None.
+    """
     if ids is None:
         return dict(weights)
     known_mask = torch.zeros(vocab, dtype=torch.bool)
@@ -226,7 +237,7 @@ def build_eagle_checkpoint(
     weights: Mapping[str, Tensor],
     ids: Tensor | None,
 ) -> PublicCheckpoint:
-    """Builds a head's weights and config as the public code has them."""
+    """Builds a head's weights and config in the public layout."""
     tensors = add_vocabulary_maps(weights, ids, shape.vocab)
     layer = to_transformers_config(shape)
     if version == 1:

@@ -1,8 +1,9 @@
-"""Checks that an EAGLE-3 head reads the hidden states that it was trained on.
+"""Checks that an EAGLE-3 head reads the hidden states on which it was trained.
 
-Layer ids count inputs of blocks in one family and outputs in another, and nothing in a file says
-which; a head that reads neighbouring states still drafts, but badly. So a head is tried on the
-target's own text: at the places it is declared to read, at each moved by one block, and reversed.
+Layer ids count inputs of blocks in one family of files and outputs in another, and no file states
+which. A head that reads neighbouring states still drafts, but badly. So the head is tried on the
+target's own text with the declared hidden states, with all shifted by one block, and in reverse
+order.
 """
 
 from collections.abc import Sequence
@@ -15,13 +16,13 @@ from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.engine.model import LanguageModel, Layers
 from spec_bench.engine.tree_pass import run_causal_tokens
 
-TOKENS = 32  # that the target generates
-LONGEST = 512  # of a prompt
-CLEARLY = 0.15  # how much more often another reading must agree
+TOKENS = 32  # tokens that the target generates
+LONGEST = 512  # most prompt tokens that are used
+CLEARLY = 0.15  # by how much the agreement must be higher for another choice of states
 
 
 def extend_prompt_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]:
-    """Returns a prompt's end and the target's likeliest continuation."""
+    """Returns the last tokens of a prompt with the target's greedy continuation."""
     text = list(prompt[-LONGEST:])
     cache = target.allocate(1, len(text) + TOKENS)
     for start in (0, *range(len(text), len(text) + TOKENS - 1)):
@@ -38,8 +39,8 @@ def measure_agreements(
     readings: dict[str, Layers],
     tokens: list[int],
 ) -> dict[str, float]:
-    """Measures how often the head's first guess is the target's best token on a text of the
-    target's, for each choice of the three hidden states that the head reads.
+    """Measures the share of the last tokens of a text where the head's first guess is the target's
+    likeliest token, for each choice of the three hidden states.
     """
     count = len(tokens)
     ids = torch.tensor([tokens], device=target.device)
@@ -89,8 +90,8 @@ def describe_better_layers(
     layers: Layers,
     prompt: Sequence[int],
 ) -> str | None:
-    """Describes in a line a better choice of the hidden states that a head reads; None if there is
-    none. The target continues the prompt, which may be of any task.
+    """Describes in one line a better choice of the hidden states that a head reads; None if there
+    is none. The target continues ``prompt``, which may be of any task.
     """
     alternatives = {
         "one block earlier": tuple(place - 1 for place in layers),

@@ -1,12 +1,13 @@
 """EAGLE's network (EAGLE-1 arXiv 2401.15077, EAGLE-2 2406.16858, EAGLE-3 2503.01840).
 
-At step t it takes the target's feature f_t and the embedding of token t + 1 and predicts token
-t + 2. Deeper steps take its own output in place of a feature. EAGLE-1's feature is the last hidden
-state after the final norm, and the target's own last layer reads the output; its first block has no
-input norm. EAGLE-3 fuses three hidden states by `fc` and has a last layer of its own over V' <= V
-tokens; its first block reads embedding and feature side by side.
+At step t the head reads the target's feature f_t and the embedding of token t + 1, and predicts
+token t + 2. Deeper steps read the head's own output in place of a feature. EAGLE-1's feature is the
+last hidden state after the final norm, and the target's last layer computes logits from the output;
+its first block has no input norm. EAGLE-3 fuses three hidden states with `fc` and has its own last
+layer over V' <= V tokens; its first block reads embedding and feature concatenated.
 
-Letters: R rows, T tokens, D width, W width of what the target hands over, V and V' vocabularies.
+Letters: R rows, T tokens, D width, W width of the target's hidden states that it reads, V and V'
+vocabularies.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class FirstBlockInputs(NamedTuple):
     """Inputs of a head's first block."""
 
     residual: Tensor  # [R, T, D]
-    attention: Tensor | None  # [R, T, inputs] of its attention; None: the normed residual
+    attention: Tensor | None  # [R, T, inputs] input of its attention; None: the normed residual
 
 
 class EagleHead(FeatureHead):
@@ -56,7 +57,7 @@ class EagleHead(FeatureHead):
         return x
 
     def join_inputs(self, feature: Tensor, embeddings: Tensor) -> FirstBlockInputs:
-        """Joins feature and embedding into the inputs of the first block."""
+        """Joins features and embeddings [R, T, D] into the inputs of the first block."""
         raise NotImplementedError
 
     @classmethod
@@ -67,7 +68,9 @@ class EagleHead(FeatureHead):
         vocab: int,
         get_output_weight: Callable[[], Tensor],
     ) -> EagleHead:
-        """Makes a block of the target's sizes; EAGLE-3's last layer can start as the target's."""
+        """Makes a block of the target's sizes. EAGLE-3's last layer can be initialised from the
+        target's.
+        """
         sizes = get_sizes_like_target(plan, hidden, vocab)
         sizes |= {"fc_bias": True} if cls.version == 1 else {"fc_norm": plan.fc_norm}
         if plan.masks:
@@ -178,6 +181,6 @@ class Eagle3Head(EagleHead):
 
     @classmethod
     def make_smallest(cls, hidden: int, vocab: int) -> EagleHead:
-        """It lacks one token: V' = V - 1."""
+        """Makes the smallest head; it does not know token 1, so V' = V - 1."""
         ids = torch.tensor([token for token in range(vocab) if token != 1])
         return cls(EagleShape(hidden, hidden, vocab, len(ids), 1, 1, 2, 2), ids)

@@ -1,6 +1,6 @@
-"""Draft heads on disk, in the layouts of the public checkpoints.
+"""Reads and writes draft heads in the layouts of the public checkpoints.
 
-Each kind of heads knows the name of its layout and how to read it.
+Each kind of heads defines its own layout.
 """
 
 import json
@@ -23,7 +23,7 @@ def load_heads(
     revision: str | None = None,
 ) -> DraftHeads:
     """Loads heads from a folder, or from a hub repository of the same layout. Raises UsageError if
-    it holds no heads, or its weights do not fit its config.
+    there are no heads, or if their weights do not fit their config.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -45,7 +45,7 @@ def load_heads(
 
 
 def save_heads(heads: DraftHeads, folder: Path) -> None:
-    """Writes heads as ``load_heads`` and the public code read them, as safetensors."""
+    """Writes heads as safetensors, in the layout that ``load_heads`` and the public code read."""
     folder.mkdir(parents=True, exist_ok=True)
     name, weights, config = heads.to_public_checkpoint()
     tensors = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
@@ -54,7 +54,7 @@ def save_heads(heads: DraftHeads, folder: Path) -> None:
 
 
 def _download_repository(source: str, revision: str | None) -> Path:
-    """Downloads a hub repository; raises UsageError if there is none."""
+    """Downloads a hub repository. Raises UsageError if that fails."""
     from huggingface_hub import snapshot_download
 
     try:

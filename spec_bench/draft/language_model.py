@@ -1,4 +1,4 @@
-"""Whole models that draft: the pair's, one that guesses in parallel, or blocks of the target.
+"""Draft states of whole models: the pair's drafts, or blocks of the target.
 
 Letters: R rows, P pending tokens, K levels, F frontier nodes, D drafts, V tokens.
 """
@@ -20,10 +20,10 @@ from spec_bench.system.errors import UsageError
 
 
 class LanguageModelDraftState(DraftState):
-    """D draft models that run level by level.
+    """State of D draft models that run level by level.
 
-    A draft never runs on a tree's deepest level nor on the bonus token, so after a commit its cache
-    may lack the last one or two committed tokens; the next iteration feeds them first.
+    A draft never runs a tree's deepest level nor the bonus token, so after a commit its cache may
+    lack the last one or two committed tokens. The next iteration runs them first.
     """
 
     recordable = is_forgetful = True
@@ -31,10 +31,10 @@ class LanguageModelDraftState(DraftState):
     def __init__(self, resources: DraftResources) -> None:
         self.models = resources.models
         self._caches = resources.caches
-        self._cached = [0] * resources.rows  # tokens of each row that are in the caches
-        # What was not run yet: [R, P] tokens, [R] their first slots, and which of them the root is.
+        self._cached = [0] * resources.rows  # number of tokens of each row in the caches
+        # pending tokens [R, P], their first slots [R], and the root's index among them [R]
         self._pending = (HostDeviceInts(), HostDeviceInts(), HostDeviceInts())
-        self._most = 1  # tokens of a row that wait after an iteration
+        self._most = 1  # most pending tokens of a row after an iteration
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
         for model, cache in zip(self.models, self._caches, strict=True):
@@ -49,8 +49,8 @@ class LanguageModelDraftState(DraftState):
         pending = self._most
         if not fixed:
             pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
-        # A row with fewer pending tokens reruns some that it has: same tokens, same slots. One too
-        # short for that runs fillers after its root, where the tree is written next.
+        # A row with fewer pending tokens reruns cached ones at their slots. A row that is too short
+        # for that runs fillers after its root, which the tree then overwrites.
         self._pending = (
             HostDeviceInts([[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]),
             HostDeviceInts([max(len(c) - pending, 0) for c in committed]),
@@ -107,20 +107,22 @@ class LanguageModelDraftState(DraftState):
 
 
 class RetokenizedDraftState(LanguageModelDraftState):
-    """One draft of another tokenizer: its context is the target's text in its own tokens.
+    """State of a draft with another tokenizer; its context is the target's text in the draft's
+    tokens.
 
-    A context differs from the target's in length where a token has several parts; a tree does not,
-    for what the draft can propose it has in one part. What somebody else proposed, a look-up say,
-    may have several: it is kept as far as it has one part each, the rest is run again.
+    A context differs in length from the target's if a token has several parts in the draft's
+    tokenizer. A tree does not, because every token that the draft can propose has a single part.
+    Tokens proposed by another drafter, for example by a look-up, may have several parts. A path is
+    kept up to its first such token; the rest is run again.
     """
 
-    recordable = False  # how many parts a token has is the host's to look up
+    recordable = False  # the host looks up the number of a token's parts
 
     def __init__(self, resources: DraftResources, model: VocabularyMappedModel) -> None:
         super().__init__(resources)
         self._model, self._rows = model, CommittedTokens([])
-        self._tokens = torch.zeros(0)  # of the trees' nodes that were run
-        self._kept = [0]  # nodes of each row
+        self._tokens = torch.zeros(0)  # tokens of the last trees
+        self._kept = [0]  # number of nodes kept of each row's path
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
         super().start_row(row, self._model.retokenise(prompt))
@@ -159,7 +161,9 @@ class RetokenizedDraftState(LanguageModelDraftState):
 
 
 def make_language_model_state(resources: DraftResources) -> LanguageModelDraftState:
-    """Makes the state that drafts with the models; several must have the target's tokenizer."""
+    """Makes the draft state of the models. Raises UsageError if one of several models has another
+    tokenizer.
+    """
     models = resources.models
     mapped = [
         model for model in models if isinstance(model, VocabularyMappedModel) and model.pieces
@@ -176,7 +180,7 @@ def make_language_model_state(resources: DraftResources) -> LanguageModelDraftSt
 class LanguageModelDrafter(Drafter):
     """The pair's draft models."""
 
-    # D, how many of them; several share the children of a node in turn
+    # D, the number of draft models; several take turns at the children of a node
     drafts: Annotated[int, Interval(ge=1, le=64)] = 1
 
     @property
@@ -192,5 +196,5 @@ class LanguageModelDrafter(Drafter):
 
 
 def _stack_draft_logits(logits: list[Tensor]) -> Tensor:
-    """Stacks D logits [R, F, V] to [R, F, D, V], without a copy if there is one draft."""
+    """Stacks the logits [R, F, V] of D drafts to [R, F, D, V], without a copy if D = 1."""
     return logits[0].unsqueeze(2) if len(logits) == 1 else torch.stack(logits, dim=2)

@@ -1,7 +1,7 @@
-"""The blocks of draft heads, as Llama and Qwen3 have them: their sizes, attention, MLP.
+"""Blocks of draft heads, as in Llama and Qwen3: sizes, attention, MLP.
 
-Attention does not know where keys and values are kept: it calls ``attend``, which is a slot cache
-in decoding and the earlier steps in training.
+Attention calls ``attend``, which stores keys and values: in a slot cache when decoding, with those
+of the earlier steps in training.
 
 Letters: R rows, T tokens, D width, H query heads, K key heads, d head width.
 """
@@ -21,9 +21,9 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}  # nothing is inherited f
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """Sizes and switches of a head's blocks; a kind of heads adds its own."""
+    """Sizes and switches of a head's blocks; each kind of heads adds its own."""
 
-    title: ClassVar[str]  # of the kind, in messages
+    title: ClassVar[str]  # name of the kind in messages
 
     hidden: int  # width of the target's hidden states
     width: int  # D, width of the head
@@ -39,19 +39,19 @@ class LayerSizes:
     rope: Mapping[str, Any] = field(default_factory=lambda: dict(ROPE))
     max_positions: int = 2048  # the longest sequence
     qkv_bias: bool = False  # whether q, k and v have a bias
-    o_bias: bool = False  # whether the output projection has
+    o_bias: bool = False  # whether the output projection has a bias
     qk_norm: bool = False  # whether q and k are normed per head, as in Qwen3
     layer_ids: tuple[int, ...] | None = None  # which of the target's `hidden_states` it reads
-    id_shift: int = 0  # what was added to the config's ids to get them: 1 where they name outputs
-    mask_token: int | None = None  # stands for a token not known
+    id_shift: int = 0  # `layer_ids` minus the config's ids: 1 if these name outputs of blocks
+    mask_token: int | None = None  # placeholder of an unknown token
 
     def find_hidden_state_indices(
         self, target_blocks: int, ids_name: str = "auto"
     ) -> tuple[int, ...]:
-        """Finds the indices of the target's ``hidden_states`` that the head reads: 2, L / 2 and
-        L - 3 of L blocks if its config names none. ``ids_name`` says what the config's ids name,
-        ``input`` or ``output`` of a block, overriding the file's family. Raises UsageError if no
-        forward pass returns one of them.
+        """Finds the indices of the target's ``hidden_states`` that the head reads: 2, L / 2 and L -
+        3 of L blocks if its config names none. ``ids_name`` (``input`` or ``output`` of a block)
+        overrides the meaning of the ids in the file's family. Raises UsageError if a forward pass
+        does not return a named state.
         """
         ids = self.layer_ids
         if ids is None:
@@ -71,7 +71,7 @@ def read_layer_sizes(
     settings: Mapping[str, Any],
     heads: int,
 ) -> dict[str, Any]:
-    """Reads the fields of ``LayerSizes`` from weights, under our names, and their config."""
+    """Reads the fields of ``LayerSizes`` from a config and its weights, under our names."""
     prefix = "layers.0.self_attn."
     head_dim = weights[prefix + "q_proj.weight"].shape[0] // heads
     return {
@@ -90,8 +90,8 @@ def read_layer_sizes(
 
 
 def read_rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have
-    them.
+    """Reads ``rope_parameters`` of a config, or ``rope_theta`` and ``rope_scaling`` of an older
+    one.
     """
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     if "type" in rope:
@@ -102,7 +102,7 @@ def read_rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_sizes_like_target(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
-    """Returns the fields of ``LayerSizes`` for fresh blocks as wide as the target's own."""
+    """Returns the fields of ``LayerSizes`` for untrained blocks of the target's sizes."""
     target = plan.target
     heads = int(target.get("num_attention_heads", 1))
     return {
@@ -122,7 +122,7 @@ def get_sizes_like_target(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, 
 
 
 def to_transformers_config(shape: LayerSizes) -> dict[str, Any]:
-    """Returns the blocks' ``config.json`` in transformers' format."""
+    """Converts the blocks' sizes to transformers' ``config.json``."""
     return {
         "model_type": "qwen3" if shape.qk_norm else "llama",
         "hidden_size": shape.width,
@@ -141,7 +141,7 @@ def to_transformers_config(shape: LayerSizes) -> dict[str, Any]:
 
 
 class AttentionFunction(Protocol):
-    """Attention over a slot cache in decoding, over the earlier steps in training."""
+    """Attention function: over a slot cache in decoding, over the earlier steps in training."""
 
     def __call__(
         self,
@@ -151,13 +151,16 @@ class AttentionFunction(Protocol):
         v: Tensor,
         scale: float | None = None,
     ) -> Tensor:
-        """Keeps k [R, K, T, d] and v [R, K, T, d'], and attends with q [R, H, T, d], of a multiple
-        of the key heads, by scores times ``scale`` (None: 1 / sqrt(d)); [R, H, T, d'].
+        """Stores k [R, K, T, d] and v [R, K, T, d'] and computes attention with q [R, H, T, d], H a
+        multiple of K; returns [R, H, T, d']. Scores are multiplied by ``scale`` (None: 1 /
+        sqrt(d)).
         """
 
 
 class LayerCacheSizes(NamedTuple):
-    """Sizes of a layer's cache entry for a token: key heads, widths of keys and values."""
+    """Sizes of a layer's cache entry for a token: number of key heads, widths
+    of keys and values.
+    """
 
     heads: int
     key_dim: int
@@ -165,20 +168,22 @@ class LayerCacheSizes(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of every token's angles, [R, 1, T, d] each."""
+    """Cosine and sine of every token's angles, each [R, 1, T, d]."""
 
     cos: Tensor
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rotates x [R, H, T, d], whose halves are the two coordinates."""
+        """Rotates x [R, H, T, d]; its first half holds the first coordinates, its second half the
+        second.
+        """
         left, right = x.chunk(2, dim=-1)
         rotated = torch.cat([-right, left], dim=-1)
         return x * self.cos.to(x.dtype) + rotated * self.sin.to(x.dtype)
 
 
 class RMSNorm(nn.Module):
-    """Llama's norm: x / rms(x), in float32 at least, times a weight."""
+    """Llama's norm: x / rms(x) times a weight; computed in float32 or float64."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -252,7 +257,9 @@ class MLP(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """A decoder block whose attention reads the normed x, or an input of ``inputs`` numbers."""
+    """A decoder block. Its attention reads the normed x, or a separate input of
+    width ``inputs``.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Drafting whose one call gives the distributions of all levels.
+"""Base class of draft states that compute the distributions of all levels in one pass.
 
-A level's distribution is the same for all its nodes, or differs between them by a term that depends
-on the node's own token. So whatever grows level by level grows on it: chains, widths, draws without
-replacement, and the tree of the likeliest nodes (DDTree, arXiv 2604.12989).
+The nodes of a level have the same distribution, or distributions that differ by a term of the
+node's own token. So every policy that grows level by level works with it: chains, widths, draws
+without replacement, and the tree of the likeliest nodes (DDTree, arXiv 2604.12989).
 
 Letters: R rows, K levels, F frontier nodes, V tokens.
 """
@@ -22,15 +22,15 @@ from spec_bench.draft.base import DraftState
 class OnePassDraftState(DraftState):
     """Drafts all levels from one forward pass."""
 
-    has_term = False  # whether a node's token adds to the logits below it
+    has_term = False  # whether a node's token adds a term to the logits below it
     _level_logits: Tensor = torch.empty(0)
 
     @abstractmethod
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
-        """Returns logits [R, K, V] of every level, the one below the root first."""
+        """Computes the logits of all levels, [R, K, V], the level below the root first."""
 
     def compute_token_term(self, tokens: Tensor, level: int) -> Tensor:
-        """Computes what tokens [R, F] of a level's nodes add to the logits below them, [R, F, V];
+        """Computes the term that tokens [R, F] of a level add to the logits below them, [R, F, V];
         level 0 is the root's.
         """
         raise NotImplementedError

@@ -1,15 +1,14 @@
-"""No draft model: the row's own past is looked up, and what followed is proposed.
+"""Drafts by look-up: finds earlier occurrences of the row's last n-gram, and proposes what
+followed.
 
-Proposals are one-hot and a function of the row's tokens so far, so every rule for deterministic
-siblings keeps the target's distribution. A row looks only at itself: what its neighbours in a batch
-hold changes nothing.
+Proposals are one-hot and depend only on the row's tokens so far, so every rule for deterministic
+siblings keeps the target's distribution. Other rows of the batch change nothing.
 
-Pure Python on token ids. Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding) copies what
-followed the first occurrence of the longest of a few short n-grams (``FirstMatchIndex``).
-``NgramIndex`` weighs the latest occurrences against each other, token by token; with long n-grams,
-and going on only where the past mostly agrees, it is suffix decoding's lookup in one row (arXiv
-2411.04975, section 3; 2411.10666), without its tree over earlier answers, which is
-``SuffixIndex``.
+The code is pure Python on token ids. Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding)
+copies the tokens after the first occurrence of the longest matching n-gram (``FirstMatchIndex``).
+``NgramIndex`` merges the latest occurrences into a tree, token by token. With long n-grams and a
+least share of occurrences it is suffix decoding's lookup within a row (arXiv 2411.04975, section 3;
+2411.10666). Suffix decoding's tree over earlier answers is ``SuffixIndex``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from spec_bench.draft.language_model import LanguageModelDraftState, make_langua
 from spec_bench.settings.fields import Count, Share
 from spec_bench.system.errors import UsageError
 
-_RECENT = 64  # occurrences of one n-gram that are looked at, the latest
+_RECENT = 64  # number of an n-gram's latest occurrences that are kept
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,16 @@ class GuessBounds:
 
     width: int  # most nodes of a level
     depth: int  # most levels
-    # least share of its parent's occurrences that a guessed node's token must follow
+    # a token is guessed if it follows at least this share of its parent's occurrences
     min_share: float = 0.0
-    # most nodes in all for each token of the match; None: no such bound
+    # most nodes of the tree per token of the match; None: unlimited
     nodes_per_match_token: float | None = None
 
 
 class NgramIndex:
-    """All tokens of a row so far, and where each n-gram of them ended."""
+    """A row's tokens so far, with the positions where each n-gram ended."""
 
-    _dropped = slice(None, -_RECENT)  # of an n-gram's occurrences
+    _dropped = slice(None, -_RECENT)  # occurrences of an n-gram to forget
 
     def __init__(self, longest: int, shortest: int = 1) -> None:
         self._lengths = range(longest, shortest - 1, -1)
@@ -61,7 +60,7 @@ class NgramIndex:
         self.tokens: list[int] = []
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Appends tokens."""
+        """Appends tokens and indexes their n-grams."""
         for token in tokens:
             self.tokens.append(token)
             end = len(self.tokens)
@@ -73,7 +72,7 @@ class NgramIndex:
 
     def find_longest_match(self) -> tuple[int, list[int]]:
         """Finds the longest n-gram at the end that occurred before; returns its length and the ends
-        of its earlier occurrences, the latest last; (0, []) if there is none.
+        of its earlier occurrences, in order. Returns (0, []) if there is none.
         """
         end = len(self.tokens)
         for length in self._lengths:
@@ -84,8 +83,8 @@ class NgramIndex:
         return 0, []
 
     def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
-        """Merges the match's continuations into a tree, level by level, the most frequent first;
-        ties go to the most recent.
+        """Merges the match's continuations into a tree; returns its levels, the most frequent nodes
+        first. Ties go to the most recent.
         """
         length, ends = self.find_longest_match()
         budget = bounds.width * bounds.depth
@@ -110,8 +109,9 @@ class NgramIndex:
         offset: int,
         min_share: float,
     ) -> list[tuple[GuessedNode, list[int]]]:
-        """Finds the nodes below a level's, best first, each with its occurrences. ``parent_ends``
-        holds the ends of each node's matches, ``offset`` tokens before.
+        """Finds the nodes below a level's nodes, best first, each with its occurrences.
+        ``parent_ends`` holds, for each node of the level, the ends of its matches; the nodes'
+        tokens come ``offset`` tokens after these.
         """
         candidates: list[tuple[int, int, int, int, list[int]]] = []
         for parent, ends in enumerate(parent_ends):
@@ -131,15 +131,15 @@ class NgramIndex:
 
 
 class FirstMatchIndex(NgramIndex):
-    """An n-gram index of the first and the last occurrence alone."""
+    """N-gram index that keeps only the first and the last occurrence."""
 
     _dropped = slice(1, -1)
 
     def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """Copies the span after the first earlier occurrence of the longest n-gram at the end.
 
-        The text's end cuts it, as in transformers' ``PromptLookupCandidateGenerator``. Only
-        ``depth`` bounds it; a level has one node.
+        The text's end cuts the span, as in transformers' ``PromptLookupCandidateGenerator``. Of
+        ``bounds`` only ``depth`` applies; every level has one node.
         """
         _, ends = self.find_longest_match()
         span = self.tokens[ends[0] : ends[0] + bounds.depth] if ends else []
@@ -147,9 +147,11 @@ class FirstMatchIndex(NgramIndex):
 
 
 class LookupDraftState(DraftState):
-    """One index per row, updated before each guess; ``bounds`` follow width and depth."""
+    """State with an index per row, updated before each guess. ``bounds`` are the fields of
+    ``GuessBounds`` after width and depth.
+    """
 
-    recordable = True  # guesses are made before
+    recordable = True  # guesses are made before the recorded part
 
     def __init__(self, index: Callable[[], Any], rows: int, *bounds: Any) -> None:
         self._index = index
@@ -183,9 +185,9 @@ class LookupDraftState(DraftState):
 class FirstMatch(Drafter):
     """A copy of what followed the first earlier occurrence of the row's last n-gram."""
 
-    # the longest n-gram at the row's end that is looked for
+    # length of the longest n-gram at the row's end that is looked up
     longest: Annotated[int, Interval(ge=1, le=64)] = 3
-    shortest: Count = 1  # the shortest
+    shortest: Count = 1  # length of the shortest
 
     policies = ("guessed",)
     single = True
@@ -198,7 +200,7 @@ class FirstMatch(Drafter):
             )
 
     def make_index(self) -> NgramIndex:
-        """Makes an empty index of one row."""
+        """Makes an empty index for a row."""
         return FirstMatchIndex(self.longest, self.shortest)
 
     def make_state(self, resources: DraftResources) -> DraftState:
@@ -210,8 +212,8 @@ class FirstMatch(Drafter):
 class Lookup(FirstMatch):
     """The row's own n-grams, their latest occurrences weighed against each other."""
 
-    share: Share = 0.0  # a token is proposed only where it followed in this share of occurrences
-    # most tokens proposed per token of the match; null: no bound but the tree's
+    share: Share = 0.0  # least share of occurrences that a proposed token must follow
+    # most tokens proposed per token of the match; null: bounded by the tree only
     per_match: Annotated[float, Interval(ge=0.01, le=64)] | None = None
 
     single = False
@@ -223,11 +225,13 @@ class Lookup(FirstMatch):
         return LookupDraftState(self.make_index, resources.rows, self.share, self.per_match)
 
 
-# The row's own past where it has a match, a draft model elsewhere.
+# Look-up with a draft model for rows without a match.
 
 
 class LookupOrModelDraftState(LookupDraftState):
-    """Looks up guesses, and runs a model where there are none; it catches up when it runs."""
+    """State that looks up guesses, and runs a draft model if there are none. The model reads the
+    tokens that it has missed when it runs.
+    """
 
     recordable = False
 
@@ -286,7 +290,7 @@ class LookupOrModel(Lookup):
     """The row's own n-grams, and the pair's draft model where none of them occurred before."""
 
     policies = ("guess_or_draft",)
-    passes = None  # at most one for each level: where all rows find a match there is none
+    passes = None  # at most one per level; none if all rows find a match
 
     @property
     def model_count(self) -> int:

@@ -1,10 +1,11 @@
-"""Medusa (arXiv 2401.10774, section 2.1): head k guesses k tokens past the next one.
+"""Medusa (arXiv 2401.10774, section 2.1): head k guesses the token k positions after the next
+token.
 
-With the hidden state x of position t the target itself predicts token t + 1; head 1 predicts token
-t + 2, head 2 token t + 3, and so on, none knowing the others' guesses. So every level's guesses
-come from one look at the hidden state.
+From the hidden state x of position t the target predicts token t + 1; head 1 predicts token t + 2,
+head 2 token t + 3, and so on, each without the others' guesses. So one pass of the heads guesses
+all levels.
 
-Files as in the public checkpoints (FasterDecoding/medusa-vicuna-*): ``config.json`` with
+Files are as in the public checkpoints (FasterDecoding/medusa-vicuna-*): ``config.json`` with
 ``medusa_num_layers``, the weights in ``medusa_lm_head.pt`` or ``.safetensors`` under
 ``HEAD.BLOCK.linear.weight`` and ``HEAD.BLOCKS.weight``.
 """
@@ -47,7 +48,7 @@ class MedusaShape:
 
 
 class MedusaHeads(DraftHeads):
-    """K independent heads of residual blocks and a linear layer of their own."""
+    """K independent heads, each of residual blocks and a linear layer."""
 
     starts_as_target = True
 
@@ -63,11 +64,11 @@ class MedusaHeads(DraftHeads):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits [..., K, V] of the target's last hidden states [..., D]."""
+        """Computes logits [..., K, V] from the target's last hidden states [..., D]."""
         return torch.stack([head(x) for head in self.heads], dim=-2)
 
     def iter_guess_logits(self, hidden: Tensor, embeddings: Tensor) -> Iterator[Tensor]:
-        """Yields logits of each head; they do not look at the tokens in between."""
+        """Yields each head's logits [N, V]; they do not depend on the tokens in between."""
         for head in self.heads:
             yield head(hidden)
 
@@ -79,8 +80,8 @@ class MedusaHeads(DraftHeads):
         vocab: int,
         get_output_weight: Callable[[], Tensor],
     ) -> MedusaHeads:
-        """Makes blocks that start as the identity; ``init: target`` copies the target's last layer,
-        as Medusa's authors do.
+        """Makes heads with blocks that start as the identity. ``init: target`` copies the target's
+        last layer to each head, as Medusa's authors do.
         """
         heads = cls(MedusaShape(hidden, vocab, plan.guesses, plan.blocks))
         if plan.init == "target":
@@ -101,7 +102,9 @@ class MedusaHeads(DraftHeads):
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MedusaHeads:
-        """Counts the heads in the weights, because published configs understate their number."""
+        """Makes heads from a checkpoint. Counts the heads in the weights, because published configs
+        understate their number. Raises UsageError if weights and config do not fit.
+        """
         weights = {re.sub(r"^medusa_head\.", "", name): value for name, value in weights.items()}
         names = [re.fullmatch(r"(\d+)\.(\d+)\.weight", name) for name in weights]
         matches = [match for match in names if match]
@@ -126,7 +129,7 @@ class MedusaHeads(DraftHeads):
 
 
 class MedusaDraftState(OnePassDraftState, LastHiddenDraftState):
-    """K heads; all nodes of a level get the same proposals, those of the level's head."""
+    """State of K heads; all nodes of a level get the logits of the level's head."""
 
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()

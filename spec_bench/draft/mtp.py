@@ -1,8 +1,9 @@
-"""Where a target's files keep its layer of multi-token prediction, and what they call its parts.
+"""Drafts with a target's layer of multi-token prediction (MTP), and reads it from the target's
+files.
 
-| family | prefix | norms, projection, last norm |
-| DeepSeek, GLM | model.layers.N., N blocks | enorm, hnorm, eh_proj, shared_head.norm |
-| MiMo | model.mtp_layers.0. | token_layernorm, hidden_layernorm, input_proj, final_layernorm |
+| family | prefix | norms, projection, last norm | | DeepSeek, GLM | model.layers.N., N blocks |
+enorm, hnorm, eh_proj, shared_head.norm | | MiMo | model.mtp_layers.0. | token_layernorm,
+hidden_layernorm, input_proj, final_layernorm |
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from spec_bench.system.errors import UsageError
 
 FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_COPIES = ("shared_head.head.", "embed_tokens.")  # of what is the target's
+_COPIES = ("shared_head.head.", "embed_tokens.")  # copies of the target's tensors
 
 
 @dataclass(frozen=True)
 class MtpTensorNames:
-    """What a family of targets calls the parts."""
+    """Names of the layer's tensors in a family of targets."""
 
     prefix: str  # of the first layer's tensors; {} is the target's number of blocks
-    next_prefix: str  # of a second layer's
-    parts: Mapping[str, str]  # ours by theirs; what has another name is of the block
+    next_prefix: str  # of a second layer's tensors
+    parts: Mapping[str, str]  # our names by the family's; all other tensors belong to the block
     hidden_first: bool = False  # whether W reads the hidden state before the embedding
 
 
@@ -64,13 +65,13 @@ MIMO = MtpTensorNames(
 
 
 def get_family_tensor_names(config: Mapping[str, Any]) -> MtpTensorNames:
-    """Returns the names of a target's family."""
+    """Returns the tensor names of a target's family."""
     return MIMO if config.get("model_type") == "mimo" else DEEPSEEK
 
 
 def read_first_mtp_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    """Returns the tensors of a target's first MTP layer, without the prefix; None where it has
-    none; several are refused.
+    """Reads the tensors of a target's MTP layer, under names without the prefix; None if it has no
+    such layer. Raises UsageError if it has several.
     """
     if "num_hidden_layers" not in config:
         return None
@@ -97,8 +98,8 @@ def rename_to_head_weights(
     config: Mapping[str, Any],
     head_weights: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Renames the weights of ``read_first_mtp_layer`` to a head's names, those of ``head_weights``.
-    Raises UsageError if they are quantised.
+    """Renames the weights of ``read_first_mtp_layer`` to a head's names, which are those of
+    ``head_weights``. Raises UsageError if they are quantised.
     """
     for name, weight in weights.items():
         if weight.element_size() < 2:
@@ -114,7 +115,7 @@ def rename_to_head_weights(
 def rename_to_family_weights(
     weights: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Renames our weights to the family's names."""
+    """Renames a head's weights to the names in the family's files."""
     names = get_family_tensor_names(config)
     prefix = names.prefix.format(config["num_hidden_layers"])
     family_names = {ours: name for name, ours in names.parts.items()}
@@ -128,7 +129,7 @@ def rename_to_family_weights(
 
 
 def _find_tensor_files(folder: Path) -> dict[str, Path]:
-    """Returns each tensor's file, by the tensor's name."""
+    """Finds the file of each tensor, by the tensor's name."""
     if (folder / _INDEX).is_file():
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
         return {name: folder / file for name, file in index.items()}
@@ -141,7 +142,9 @@ def _find_tensor_files(folder: Path) -> dict[str, Path]:
 def _join_experts(
     weights: Mapping[str, Tensor], head_weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Joins the experts' tensors as transformers does: all in one, gate and up concatenated."""
+    """Joins the experts' tensors as transformers does: all experts stacked, gate and up
+    concatenated.
+    """
     joint: dict[str, dict[int, Tensor]] = {}
     joined = {}
     for name, weight in weights.items():
@@ -162,40 +165,41 @@ def _join_experts(
     return joined
 
 
-# Multi-token prediction (MTP): one block more of the target, trained with it and in its own files.
+# Multi-token prediction (MTP): an extra block, trained with the target and stored in its files.
 #
 # DeepSeek-V3 (arXiv 2412.19437, section 2.2). With h_t the target's last hidden state after its
 # final norm and E x the embedding of the next token, z = W [norm_e(E x) ; norm_h(h_t)], y =
-# block(z), o = norm(y), and the target's last layer reads o. Used again and again (FastMTP, arXiv
-# 2509.18362), it goes on from o, after the norm. The block is one of the target's own class, with
-# experts, latent attention or whatever else it has. One layer is drafted with; files with several
-# are refused.
+# block(z), o = norm(y), and the target's last layer computes logits from o. For further levels o
+# takes the place of h (FastMTP, arXiv 2509.18362). The block has the target's own class, with its
+# experts, latent attention and so on. Files with several MTP layers are not supported.
 
 
 @dataclass(frozen=True)
 class MtpShape:
-    """Sizes: all are the target's."""
+    """Sizes of the layer, which are the target's."""
 
     config: Mapping[str, Any] = field(repr=False)  # the target's `config.json`
 
     @property
     def hidden(self) -> int:
-        """D."""
+        """D, width of the hidden states."""
         return int(self.config["hidden_size"])
 
     @property
     def vocab(self) -> int:
-        """V."""
+        """V, number of tokens."""
         return int(self.config["vocab_size"])
 
     @cached_property
     def transformers_config(self) -> Any:
-        """transformers' config object. Raises UsageError if it lacks the family."""
+        """transformers' config object. Raises UsageError if transformers lacks the family."""
         return make_transformers_config(self.config)
 
 
 class MtpHead(FeatureHead):
-    """One block with its projection and norms; made on ``meta`` where weights are assigned."""
+    """An MTP layer: a block with projection and norms. It is made on ``meta`` if weights are
+    assigned later.
+    """
 
     reads_target = True
     shape: MtpShape
@@ -216,7 +220,9 @@ class MtpHead(FeatureHead):
 
     @cached_property
     def layer_cache_sizes(self) -> Sequence[LayerCacheSizes]:
-        """Measured by a token's attention on the meta device."""
+        """Sizes of the block's cache entry for a token, from a trace of its attention on the meta
+        device.
+        """
         layers: list[LayerCacheSizes] = []
 
         def attend(
@@ -305,8 +311,8 @@ class MtpHead(FeatureHead):
 class Mtp(Drafter):
     """An MTP layer, again and again."""
 
-    # whether the embedding beside the first hidden state is zeros, as vLLM has it for DeepSeek, GLM
-    # and MiMo
+    # whether the embedding that goes with the first hidden state is zeros, as in vLLM for DeepSeek,
+    # GLM and MiMo
     zero_first: bool = False
 
     heads = MtpHead

@@ -1,6 +1,7 @@
-"""What draft heads are: a small network on the target's hidden states, its files, its training.
+"""Base class of draft heads, which are small networks on the target's hidden states, and their
+plan.
 
-Knows nothing about who drafts with it (``base``).
+Draft states, which run the heads, are in ``base``.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from spec_bench.system.errors import UsageError
 
 
 class PublicCheckpoint(NamedTuple):
-    """What a public layout of draft heads has on disk."""
+    """A checkpoint of draft heads in a public layout."""
 
     file_name: str  # of the weights
     weights: dict[str, Tensor]
-    config: dict[str, Any]  # `config.json`
+    config: dict[str, Any]  # content of `config.json`
 
 
 class DraftHeads(nn.Module, ABC):
-    """A small network on the target's last hidden state, and everything known about it."""
+    """Base class of draft heads on the target's hidden states."""
 
     kind: ClassVar[str]  # of the drafter that uses it
     starts_as_target: ClassVar[bool] = False  # whether its last layer can start as the target's
-    bytes_per_slot: int = 0  # bytes that one token takes in a cache of its own; 0 if it has none
+    bytes_per_slot: int = 0  # bytes of a token in the heads' own cache; 0 if they have none
     shape: Any  # its sizes; `hidden` is the target's width, `vocab` its number of tokens
 
     @property
     def parameter_count(self) -> int:
-        """Number of its own parameters, without the target's embeddings."""
+        """Number of the heads' own parameters, without embeddings."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def allocate(self, rows: int, slots: int) -> Any:
-        """Makes a cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
+        """Allocates the heads' own cache for ``rows`` sequences of up to ``slots`` tokens."""
         raise NotImplementedError
 
     def iter_guess_logits(self, hidden: Tensor, embeddings: Tensor) -> Iterator[Tensor]:
-        """Yields the logits [N, V] of guess 1, 2, ..., K in training, from the target's last hidden
-        states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D]. Heads that learn
-        from whole sequences do without it.
+        """Yields, in training, the logits [N, V] of guess 1, 2, ..., K, from the target's last
+        hidden states [N, D] and the embeddings of the right tokens t + 1..t + K [N, K, D]. Heads
+        that train on whole sequences do not implement it.
         """
         raise NotImplementedError
 
@@ -66,11 +67,11 @@ class DraftHeads(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def make_smallest(cls, hidden: int, vocab: int) -> DraftHeads:
-        """Makes the smallest heads that draft at least two tokens, for the audit."""
+        """Makes the smallest heads that draft at least two tokens, for audits."""
 
     @classmethod
     def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
-        """Finds the file of weights in a folder that holds heads of this kind; None in another."""
+        """Finds the file of weights in a folder with heads of this kind; None if there are none."""
         return None
 
     @classmethod
@@ -79,7 +80,7 @@ class DraftHeads(nn.Module, ABC):
         folder: Path,
         config: Mapping[str, Any],
     ) -> dict[str, Tensor] | None:
-        """Loads the weights from a folder with heads of this kind, else returns None. Raises
+        """Loads the weights from a folder with heads of this kind; None if there are none. Raises
         UsageError if they cannot be used.
         """
         path = cls.find_weights_file(folder, config)
@@ -98,15 +99,15 @@ class DraftHeads(nn.Module, ABC):
 
     @abstractmethod
     def to_public_checkpoint(self) -> PublicCheckpoint:
-        """Returns the weights and the config under the public layout's names."""
+        """Converts the heads to the public layout of their kind."""
 
 
 AnyHeads = TypeVar("AnyHeads", bound=DraftHeads)
 
 
 def load_weights(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False) -> AnyHeads:
-    """Copies or ``assign``s weights to heads. Raises UsageError if some are missing, or there are
-    extra ones.
+    """Loads weights into heads by copying, or with ``assign`` by replacing. Raises UsageError if
+    weights are missing or superfluous.
     """
     try:
         heads.load_state_dict(weights, assign=assign)
@@ -122,8 +123,8 @@ def scatter_to_vocabulary(
     vocab: int,
     fill: float = -torch.inf,
 ) -> Tensor:
-    """Scatters ``values`` [..., V'] of the tokens ``ids`` to [..., V]; the others get ``fill``.
-    Cuts them to V if ``ids`` is None.
+    """Scatters ``values`` [..., V'] of the tokens ``ids`` to [..., V]; other tokens get ``fill``.
+    If ``ids`` is None, cuts the values to V.
     """
     if ids is None:
         return values[..., :vocab]
@@ -133,22 +134,24 @@ def scatter_to_vocabulary(
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Which fresh heads a training asks for; explained in ``conf/head``."""
+    """Settings of new heads to train; ``conf/head`` explains them."""
 
     guesses: int  # K, tokens guessed
     blocks: int  # residual blocks
     recurrent: bool = True  # whether a recurrent head has a learned state
     inner: int | None = None  # width of the residual blocks; None: the head's own
-    init: str = "random"  # `target` starts the last layers as the target's
-    # the target's config, for heads with blocks like its own
+    init: str = "random"  # `target` copies the target's last layer to the heads'
+    # the target's config, for heads with blocks of the target's sizes
     target: Mapping[str, Any] = field(default_factory=dict)
     ids: tuple[int, ...] | None = None  # the target's tokens that the heads know; None: all
     fc_norm: bool = False  # whether EAGLE-3 norms each hidden state before it fuses them
-    masks: bool = False  # whether an EAGLE-3 head guesses all levels at once (P-EAGLE)
+    masks: bool = False  # whether an EAGLE-3 head guesses all levels in one pass (P-EAGLE)
 
     @property
     def mask_token(self) -> int:
-        """A token of the target's that stands for one not known: what pads or ends its texts."""
+        """Placeholder of an unknown token: the target's padding token, else its
+        end token, else 0.
+        """
         names = ("pad_token_id", "eos_token_id")
         token = next((self.target[key] for key in names if self.target.get(key)), 0)
         return token if isinstance(token, int) else int(token[0])

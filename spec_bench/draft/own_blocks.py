@@ -1,7 +1,7 @@
-"""The target drafts for itself with some of its blocks left out; no file and no training.
+"""The target drafts for itself with some of its blocks left out, without files or training.
 
-Early exit after the first blocks (LayerSkip, arXiv 2404.16710, needs a model trained for it) or
-blocks left out in between (Draft & Verify, arXiv 2309.08168). Any choice that is made beforehand
+Either it exits early after the first blocks (LayerSkip, arXiv 2404.16710, needs a model trained for
+it), or it skips blocks in between (Draft & Verify, arXiv 2309.08168). Any choice made in advance
 keeps the target's distribution: the shorter model is a draft like any other, with its own cache.
 """
 
@@ -19,9 +19,9 @@ from spec_bench.system.errors import UsageError
 class OwnBlocks(Drafter):
     """The target's own blocks, some of them."""
 
-    first: Count | None = None  # so many of the first blocks; null: see `kept`
-    # their places, rising; null, if `first` is too: every other block, the first and the last among
-    # them
+    first: Count | None = None  # number of first blocks to keep; null: see `kept`
+    # indices of kept blocks, ascending; if null, as is `first`: every other block, from the first,
+    # and the last
     kept: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -39,7 +39,9 @@ class OwnBlocks(Drafter):
         return True
 
     def get_kept_blocks(self, blocks: int) -> tuple[int, ...]:
-        """Returns the kept blocks of a target; raises UsageError if it lacks one of them."""
+        """Returns the indices of the kept blocks of a target of ``blocks`` blocks. Raises
+        UsageError if it lacks a kept block.
+        """
         if self.kept is not None:
             places = self.kept
         elif self.first is not None:

@@ -1,8 +1,8 @@
-"""PARD (arXiv 2504.18583): a draft model whose one pass guesses every level.
+"""PARD (arXiv 2504.18583): a draft model that guesses every level in one pass.
 
-After the root it reads K - 1 mask tokens, whose rows guess the tokens after them; it was trained
-so. Nothing of the masks is kept, and no node of a tree is run: what the draft has not seen of the
-committed tokens waits for the next pass.
+The model is trained to read K - 1 mask tokens after the root, whose outputs guess the tokens after
+them. The masks' cache entries are overwritten, and no tree node is ever run, so the next pass first
+runs the committed tokens that the draft has not seen.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from spec_bench.system.errors import UsageError
 
 
 class PardDraftState(OnePassDraftState, LanguageModelDraftState):
-    """Drafts with a PARD model."""
+    """State of a PARD model."""
 
     is_forgetful = False
 
@@ -62,8 +62,8 @@ class PardDraftState(OnePassDraftState, LanguageModelDraftState):
 class Pard(Drafter):
     """The pair's draft, if it is such a model; it guesses all levels at once, so L is 1."""
 
-    levels: Annotated[int, Interval(ge=1, le=64)] = 12  # K, levels that one pass guesses
-    # the draft's token that stands for one not known; null: its `pard_token`
+    levels: Annotated[int, Interval(ge=1, le=64)] = 12  # K, number of levels guessed in one pass
+    # the draft's placeholder of an unknown token; null: its `pard_token`
     mask_token: Annotated[int, Interval(ge=0)] | None = None
 
     passes = 1
@@ -84,9 +84,11 @@ class Pard(Drafter):
         return (cls(levels=3, mask_token=0),) if models == 1 else ()
 
     def make_state(self, resources: DraftResources) -> DraftState:
-        """Raises UsageError if the draft has another tokenizer, or no mask token is named."""
+        """Makes the state of a batch. Raises UsageError if the draft has another tokenizer, or if
+        no mask token is named.
+        """
         (model,) = resources.models
-        # of its own tokens
+        # from this id on a mapped model takes the draft's own tokens
         id_offset = model.vocab_size if isinstance(model, VocabularyMappedModel) else 0
         if getattr(model, "pieces", None):
             raise UsageError("a pard drafter needs a draft with the target's tokenizer")

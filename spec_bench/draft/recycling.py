@@ -1,8 +1,9 @@
-"""Token Recycling (Luo et al., 2024, arXiv 2408.08696): the target's own earlier candidates.
+"""Token Recycling (Luo et al., 2024, arXiv 2408.08696): reuses the target's own earlier candidates.
 
-For every token the target's best next tokens where it last read that token, in a rejected node or
-an accepted one. A tree of fixed form is filled from them, rank by rank: two megabytes for a large
-vocabulary. Letters: R rows, F frontier nodes, V tokens.
+A table holds, for every token, the target's likeliest next tokens from the last time that it read
+this token, in an accepted or a rejected node. A tree of fixed form is filled from the table, rank
+by rank. The table takes about ten megabytes for a vocabulary of 128k tokens. Letters: R rows, F
+frontier nodes, V tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from spec_bench.draft.base import (
 
 
 class RecyclingDraftState(DraftState):
-    """Drafts from tables [rows, V + 1, best] of each token's best next tokens, zeros at first. The
-    last line takes writes that nobody reads.
+    """State that drafts from tables [rows, V + 1, best] of each token's likeliest next tokens,
+    zeros at first. The last line is written but never read.
     """
 
     recordable = True
@@ -43,7 +44,7 @@ class RecyclingDraftState(DraftState):
     def observe_scores(self, tree: Tree, logits: Tensor) -> None:
         tokens = tree.tokens
         count = logits.shape[1]
-        # Of nodes with one token the last stays; the others write where nobody reads.
+        # Of nodes with equal tokens the last is kept; the others write to the unread line.
         order = cached_arange(count, tokens.device)
         later = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & (order > order.unsqueeze(1))
         tokens = tokens.masked_fill((later & tree.valid.unsqueeze(1)).any(dim=2), self._vocab)
@@ -58,11 +59,13 @@ class RecyclingDraftState(DraftState):
         return self._rank_followers(tree.tokens[:, tree.frontier])
 
     def _rank_followers(self, tokens: Tensor) -> Tensor:
-        """Logits [R, F, 1, V] below tokens [R, F]: the better the rank the higher, else -inf."""
+        """Makes logits [R, F, 1, V] below tokens [R, F] from ranks: 0 for the best, -1 for the
+        next, ..., else -inf.
+        """
         best = self.tables[cached_arange(len(tokens), tokens.device).unsqueeze(1), tokens]
         ranks = -cached_arange(best.shape[-1], best.device).to(torch.float32)
         logits = ranks.new_full((*tokens.shape, self._vocab), -torch.inf)
-        # Zeros stand for what is not known yet: all of them name token 0.
+        # Unknown entries are zeros, which name token 0; duplicates take the best rank.
         return logits.scatter_reduce(2, best, ranks.expand(best.shape), "amax").unsqueeze(2)
 
     def move_row(self, source: int, target: int) -> None:
@@ -74,7 +77,7 @@ class RecyclingDraftState(DraftState):
 class TokenRecycling(Drafter):
     """The target's own best guesses from when it last read a token."""
 
-    best: Annotated[int, Interval(ge=1, le=64)] = 10  # how many are kept of each token
+    best: Annotated[int, Interval(ge=1, le=64)] = 10  # number of next tokens kept for each token
 
     policies = ("node_list",)
     passes = 0

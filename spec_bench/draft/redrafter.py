@@ -1,15 +1,16 @@
-"""ReDrafter (arXiv 2403.09919, section 2): one recurrent head, applied again for every token.
+"""ReDrafter (arXiv 2403.09919, section 2): a recurrent head, applied once per drafted token.
 
-Its state takes in the embedding of each token as it is guessed, so that the guess for t + 3 knows
-the guess for t + 2. The first update takes in the last token that is *known*, the one the target
-has just emitted. As in the authors' code the state starts at zero and the head sees [x, s].
-Drafting is a beam search with it.
+The head's state reads the embedding of each guessed token, so that the guess for t + 3 depends on
+the guess for t + 2. The first update reads the last *known* token, which the target has just
+emitted. As in the authors' code the state starts at zero and the head reads [x, s]. Drafting is a
+beam search with the head.
 
-Files as in recurrent-drafter: ``config.json`` with ``num_draft_layers``, ``rnn`` and ``exit_dim``,
-the weights in ``model.safetensors`` under ``lm_head``, ``rnn_u``, ``rnn_w`` and ``input_proj``. A
-head of fewer tokens than the target has EAGLE-3's maps, ``d2t`` and ``t2d``, too.
+Files are as in recurrent-drafter: ``config.json`` with ``num_draft_layers``, ``rnn`` and
+``exit_dim``, the weights in ``model.safetensors`` under ``lm_head``, ``rnn_u``, ``rnn_w`` and
+``input_proj``. A head with fewer tokens than the target also has EAGLE-3's maps ``d2t`` and
+``t2d``.
 
-Letters: R rows, W beams, L tokens per beam, V vocabulary, V' the head's, D hidden size.
+Letters: R rows, W beams, L tokens per beam, V vocabulary, V' the head's vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class RecurrentShape:
     hidden: int  # D, the target's
     vocab: int  # V
     blocks: int = 2  # residual blocks
-    # False sums the embeddings instead: U = W = I, b = 0, f the identity (the paper's ablation,
-    # Figure 4)
+    # False: the state is the sum of the embeddings, U = W = I, b = 0, f the identity (the paper's
+    # ablation, Figure 4)
     recurrent: bool = True
     inner: int | None = None  # width of the residual blocks; 2 D unless a projection narrows them
 
@@ -56,9 +57,9 @@ class RecurrentShape:
 
 
 class RecurrentHead(DraftHeads):
-    """A recurrent state, residual blocks and a softmax shared by all positions."""
+    """A recurrent state, with residual blocks and a last layer shared by all positions."""
 
-    ids: Tensor | None  # V' target ids of the head's tokens; None where V' = V
+    ids: Tensor | None  # [V'] target ids of the head's tokens; None if V' = V
 
     def __init__(self, shape: RecurrentShape, ids: Tensor | None = None) -> None:
         super().__init__()
@@ -75,7 +76,9 @@ class RecurrentHead(DraftHeads):
             self.rnn_w = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
     def update_state(self, state: Tensor, embedding: Tensor) -> Tensor:
-        """Updates the state by a token: s' = SiLU(U s + W e + b), all [..., D]; s is 0 at first."""
+        """Updates the state with a token's embedding: s' = SiLU(U s + W e + b), all [..., D]; s is
+        0 at first.
+        """
         if not self.shape.recurrent:
             return state + embedding
         return nn.functional.silu(self.rnn_u(state) + self.rnn_w(embedding))
@@ -90,8 +93,8 @@ class RecurrentHead(DraftHeads):
         return self.lm_head(features)
 
     def iter_guess_logits(self, hidden: Tensor, embeddings: Tensor) -> Iterator[Tensor]:
-        """Yields each guess's logits; the state reads the right tokens, not the head's own guesses
-        (teacher forcing).
+        """Yields each guess's logits; the state reads the right tokens instead of the head's own
+        guesses (teacher forcing).
         """
         state = torch.zeros_like(hidden)
         for guess in range(embeddings.shape[1]):
@@ -106,7 +109,7 @@ class RecurrentHead(DraftHeads):
         vocab: int,
         get_output_weight: Callable[[], Tensor],
     ) -> RecurrentHead:
-        """Makes random weights, except for the blocks, which start as the identity."""
+        """Makes a head with random weights, except for the blocks, which start as the identity."""
         shape = RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner)
         return cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
 
@@ -146,16 +149,17 @@ class RecurrentHead(DraftHeads):
 
 
 class RecurrentDraftState(LastHiddenDraftState):
-    """Beams of equal length from one recurrent head."""
+    """State that searches beams of equal length with a recurrent head."""
 
     def __init__(self, resources: DraftResources) -> None:
         super().__init__(resources)
         self._embed = resources.target.embed
 
     def search_beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
-        """Searches for the W likeliest continuations of each of R roots, best first, [R, W, L].
+        """Searches for the W likeliest continuations of each of R roots; returns their tokens [R,
+        W, L], best first.
 
-        A root is the last committed token; the head's first update reads it.
+        A root is the last committed token, which the head's first update reads.
         """
         self._timer.start()
         rows = len(roots)

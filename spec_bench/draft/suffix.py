@@ -1,9 +1,9 @@
-"""Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), as ArcticInference and vLLM
-score them: all short strings of the row's own text or earlier answers with how often they occur,
-and what follows the row's last tokens most often.
+"""Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), scored as in ArcticInference and
+vLLM: counts all short strings of the row's own text and of earlier answers, and proposes the most
+frequent continuations of the row's last tokens.
 
-The memory depends on the order of the prompts alone: it holds the answers to all earlier prompts of
-the job, so that a resumed job decodes the same.
+The memory holds the answers to all earlier prompts of the job, in the prompts' order, so that a
+resumed job decodes the same.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from spec_bench.system.files import hash_json
 class SuffixNode:
     """A string of tokens in a trie."""
 
-    count: int = 0  # its occurrences, those at the end of a text too
-    # by the token that follows, in the order first seen
+    count: int = 0  # its occurrences, including those at the end of a text
+    # by the following token, in order of first occurrence
     children: dict[int, SuffixNode] = field(default_factory=dict)
 
 
 class SuffixTrie:
-    """The strings of at most ``depth`` tokens of texts that are read one after the other."""
+    """Trie of all strings of at most ``depth`` tokens in texts that are read one by one."""
 
     def __init__(self, depth: int) -> None:
         self.depth, self.root = depth, SuffixNode()
@@ -50,8 +50,8 @@ class SuffixTrie:
     def append_text(
         self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()
     ) -> list[SuffixNode]:
-        """Appends tokens to a text whose last strings are ``ends``, by length, () for a new text;
-        returns its last strings now.
+        """Appends tokens to a text; returns the nodes of its new last strings, by length. ``ends``
+        are the nodes of its last strings before, () for a new text.
         """
         ends = list(ends)
         for token in tokens:
@@ -67,8 +67,8 @@ class SuffixTrie:
     def follow_text(
         self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()
     ) -> list[SuffixNode]:
-        """Follows a text like ``append_text`` without adding it; returns the known strings at its
-        end, by length, up to the first unknown one.
+        """Follows a text like ``append_text`` but adds nothing; returns the nodes of the strings at
+        its end, by length, up to the first unknown string.
         """
         ends = list(ends)
         for token in tokens:
@@ -84,8 +84,8 @@ class SuffixTrie:
 class ScoredGuess(NamedTuple):
     """A guessed tree after a match, with its score."""
 
-    score: float  # tokens that would be accepted if frequencies were distributions
-    levels: list[list[GuessedNode]]  # per level its nodes, the likelier first
+    score: float  # expected number of accepted tokens if frequencies were probabilities
+    levels: list[list[GuessedNode]]  # the nodes of each level, the likeliest first
 
 
 @dataclass
@@ -95,16 +95,16 @@ class SuffixIndex:
     depth: int  # most tokens of a match and its proposal together
     nodes_per_match_token: float  # most tokens proposed for each token of the match
     min_path_share: float  # least product of the frequencies along a proposed token's path
-    answers: SuffixTrie | None  # the earlier ones; None: none are looked at
+    answers: SuffixTrie | None  # of earlier answers; None: only the row's text is used
     tokens: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._own = SuffixTrie(self.depth)
-        self._ends: list[SuffixNode] = []  # of the row's own text
-        self._ends_there: list[SuffixNode] = []  # in earlier answers
+        self._ends: list[SuffixNode] = []  # the row's last strings in its own text
+        self._ends_there: list[SuffixNode] = []  # the row's last strings in earlier answers
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Appends tokens."""
+        """Appends tokens to the row's text."""
         new = list(tokens)
         self.tokens.extend(new)
         self._ends = self._own.append_text(new, self._ends)
@@ -112,8 +112,8 @@ class SuffixIndex:
             self._ends_there = self.answers.follow_text(new, self._ends_there)
 
     def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
-        """Returns the best-scored proposal over match lengths and both texts; ties go to the longer
-        match, then to the row's own text.
+        """Returns the levels of the best-scored proposal over match lengths and both tries; ties go
+        to the longer match, then to the row's own text.
         """
         best = ScoredGuess(0.0, [])
         for ends in (self._ends, self._ends_there):
@@ -133,8 +133,8 @@ class SuffixIndex:
 def propose_best_below(
     node: SuffixNode, limit: int, bounds: GuessBounds, min_share: float
 ) -> ScoredGuess:
-    """Proposes at most ``limit`` nodes after a node's string, best first by the product of
-    frequencies, none with a product below ``min_share``.
+    """Proposes at most ``limit`` nodes after a node's string, in descending order of the product of
+    frequencies along their path, which is at least ``min_share``.
     """
     levels: list[list[GuessedNode]] = []
     score = 0.0
@@ -166,7 +166,7 @@ def propose_best_below(
 
 
 class AnswerMemory(DraftMemory):
-    """Earlier answers as one trie: those given, and with ``keeps_finished`` those of the job."""
+    """Trie of earlier answers: those in a file and, with ``keeps_finished``, those of the job."""
 
     def __init__(
         self,
@@ -203,17 +203,17 @@ class Suffix(Drafter):
     depth: Annotated[int, Interval(ge=2, le=256)] = 24
     # most tokens proposed for each token of the match
     factor: Annotated[float, Interval(ge=0.01, le=64)] = 1.0
-    least: Share = 0.1  # of the product of frequencies along a proposal
-    # `none`, or `finished` answers of the prompts before
+    least: Share = 0.1  # least product of the frequencies along a proposal
+    # `none`, or the `finished` answers to earlier prompts
     memory: Literal["none", "finished"] = "finished"
-    # JSON lines with `tokens`, answers that are known from the start: a cell's generations.jsonl
+    # JSON lines with `tokens`, answers known from the start, such as a cell's generations.jsonl
     earlier: str | None = None
 
     policies = ("guessed",)
     passes = 0
 
     def __post_init__(self) -> None:
-        assert self.earlier_answers is not None  # they are read, or refused
+        assert self.earlier_answers is not None  # reads the file, or raises UsageError
 
     @cached_property
     def earlier_answers(self) -> list[list[int]]:
@@ -242,7 +242,9 @@ class Suffix(Drafter):
         )
 
     def make_state(self, resources: DraftResources) -> DraftState:
-        """Raises UsageError if the earlier answers hold tokens that the target does not know."""
+        """Makes the state of a batch. Raises UsageError if the target lacks a token of the earlier
+        answers.
+        """
         vocab = resources.target.vocab_size
         if outside := [
             token for answer in self.earlier_answers for token in answer if not 0 <= token < vocab

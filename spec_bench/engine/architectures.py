@@ -1,5 +1,7 @@
-"""What a model's config says, and the shapes of published models, for weights made here:
-``random:llama2_7b``, ``random:FOLDER``. Imports neither torch nor transformers at first.
+"""Shapes of published models, for random weights, and facts read from a model's config.
+
+``random:llama2_7b`` names a shape of this module, ``random:FOLDER`` a folder with a config.
+Importing the module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def _make_llama_config(
     positions: int = 2048,
     vocab: int = 32000,
 ) -> dict[str, Any]:
-    """Llama's shape in the words of its config."""
+    """Makes the config of a Llama of these sizes."""
     return {
         "model_type": "llama",
         "vocab_size": vocab,
@@ -42,7 +44,7 @@ def _make_llama_config(
 
 
 def _make_opt_config(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    """OPT's shape in the words of its config."""
+    """Makes the config of an OPT of these sizes."""
     return {
         "model_type": "opt",
         "vocab_size": 50272,
@@ -66,7 +68,7 @@ _QWEN2 = _TIED | {"model_type": "qwen2", "num_key_value_heads": 2}
 _QWEN2 |= {"max_position_embeddings": 32768, "vocab_size": 151936}
 _ROPE = {"rope_type": "default", "rope_theta": 640000.0}
 _MIMO = _EIGHT | {"model_type": "mimo", "rope_parameters": _ROPE}  # its body is Qwen2's
-# OPT-350M alone projects its embeddings and normalises after its sublayers.
+# Only OPT-350M projects its embeddings and normalises after its sublayers.
 _PROJECTED = {"word_embed_proj_dim": 512, "do_layer_norm_before": False}
 
 # Llama: Touvron et al. 2023, arXiv 2302.13971 and 2307.09288; Grattafiori et al. 2024, 2407.21783.
@@ -107,7 +109,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 def read_random_architecture(path: str) -> dict[str, Any]:
     """Returns the config of ``random:NAME``, with a name in ``ARCHITECTURES``, or of
-    ``random:FOLDER``, a folder with a ``config.json``; a ValueError lists the names.
+    ``random:FOLDER``, a folder with a ``config.json``. Raises UsageError with the names if it is
+    neither.
     """
     name = path.removeprefix(PREFIX)
     if name in ARCHITECTURES:
@@ -122,10 +125,11 @@ def read_random_architecture(path: str) -> dict[str, Any]:
 
 
 def get_max_sequence_length(config: PretrainedConfig | Any) -> int | None:
-    """Returns the longest sequence that a model takes; None if its config names no limit.
+    """Returns the length of the longest sequence that a model takes; None if its config sets no
+    limit.
 
-    Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
-    keys by other angles, except those in a cache; so such a model is taken up to that length.
+    Beyond their training length, rotary embeddings of type ``longrope`` use other angles for all
+    keys, but not for those already cached; so such a model is limited to that length.
     """
     keys = ("max_position_embeddings", "max_seq_len")
     limits = [getattr(config, name, None) for name in keys]
@@ -138,10 +142,11 @@ def get_max_sequence_length(config: PretrainedConfig | Any) -> int | None:
 
 @functools.cache
 def register_model_families() -> None:
-    """Makes transformers' Auto classes load families that it has the blocks of, under another name.
+    """Registers families with transformers' Auto classes if their blocks exist there under another
+    name.
 
-    MiMo-7B (arXiv 2505.07608) is Qwen2's body with a layer of multi-token prediction beside it,
-    which ``draft.mtp`` reads; its own modelling file would run code of the hub.
+    MiMo-7B (arXiv 2505.07608) is Qwen2's body with a layer of multi-token prediction, which
+    ``draft.mtp`` reads. Its own modelling file would run code from the hub.
     """
     import transformers
 
@@ -163,12 +168,11 @@ def register_model_families() -> None:
 def compute_rotary_frequencies(
     rope: Mapping[str, Any], head_dim: int, max_positions: int
 ) -> tuple[Tensor, float]:
-    """Returns rotary embeddings' angles per position [d / 2] float32, and the factor of cosine and
-    sine, as transformers computes them for heads of width d and a config's ``rope_parameters``:
-    ``rope_type``, ``rope_theta`` and what the type needs. A ValueError for an unknown type, or one
-    that lacks a number.
+    """Computes rotary embeddings' angles per position, [d / 2] float32, and the factor of cosine
+    and sine, as transformers does for heads of width d and a config's ``rope_parameters``. Raises
+    UsageError if the type is unknown or lacks a parameter.
     """
-    # Late: the settings of draft heads are read without transformers, which takes seconds.
+    # Imported here: draft heads' settings are read without transformers, which takes seconds.
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 

@@ -1,12 +1,11 @@
-"""Attention that reads a cache once, however many query heads share a key head, and in two parts
-where it is long.
+"""Attention functions that read the cache once per key head, and split long prefixes in two parts.
 
-transformers' own way over torch's fused attention packs the query heads of a key head for a single
-token, and repeats all keys and values for several; so a tree would pay for the cache as many times
-as a key head has queries, and decoding token by token once. Here both are packed alike. A pass
-whose mask has a ``span`` goes over the slots that all tokens see without a mask.
+With torch's fused attention, transformers packs the query heads of a key head for a single token
+but repeats all keys and values for several tokens. A tree would thus read the cache once per query
+head, while plain decoding reads it once per key head. Here both are packed. If a pass's mask has a
+``span``, the slots that all tokens see are read without a mask.
 
-Letters: R rows, H query heads, K key heads, G = H / K, T tokens of one pass, S slots, D head width.
+Letters: R rows, H query heads, K key heads, G = H / K, T tokens of a pass, S slots, D head width.
 """
 
 from collections.abc import Callable
@@ -40,12 +39,13 @@ def grouped_attention(
     pack: bool = True,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with the signature that transformers expects.
+    """Computes attention with the signature that transformers expects; returns [R, T, H, D], and
+    None for the weights.
 
-    Takes query [R, H, T, D], the heads of one key head adjacent, key and value [R, K, S, D], and a
-    mask [R, 1, T, S] that is added to the scores times ``scaling`` (None: 1 / sqrt(D)). If it needs
-    what else is given, or the mask has no span and ``pack`` is off, transformers' own function
-    runs. Returns [R, T, H, D], and None for the weights.
+    Takes query [R, H, T, D], with the heads of a key head adjacent, key and value [R, K, S, D], and
+    a mask [R, 1, T, S] that is added to the scores times ``scaling`` (None: 1 / sqrt(D)). Calls
+    transformers' own function if other arguments matter, or if the mask has no span and ``pack`` is
+    off.
     """
     groups = getattr(module, "num_key_value_groups", 1)
     span = getattr(attention_mask, "span", None)
@@ -73,7 +73,7 @@ def grouped_attention(
 
 
 def _repeat_mask_per_group(mask: Tensor, groups: int) -> Tensor:
-    """[R, 1, T, S] -> [R, 1, G T, S]; made once for all layers of a pass."""
+    """Repeats a mask [R, 1, T, S] to [R, 1, G T, S], once for all layers of a pass."""
     packed = getattr(mask, "packed", None)
     if packed is None:
         rows, _, count, slots = mask.shape
@@ -86,13 +86,15 @@ def _repeat_mask_per_group(mask: Tensor, groups: int) -> Tensor:
 
 
 def install_grouped_attention(module: PreTrainedModel) -> bool:
-    """Makes a model with fewer key heads use ``grouped_attention``; returns whether it does."""
+    """Makes a model whose query heads share key heads use ``grouped_attention``; returns whether it
+    does.
+    """
     return _has_grouped_heads(module) and install_attention(module, NAME, grouped_attention)
 
 
 def install_split_attention(module: PreTrainedModel) -> bool:
-    """Makes a model split its attention over long prefixes, where that is quicker; returns whether
-    it does. A CPU gains by it where query heads share key heads (0.3 to 1.0 of a pass's time).
+    """Makes a model split its attention over long prefixes if that is quicker; returns whether it
+    does. On a CPU this helps only if query heads share key heads (0.3 to 1.0 of a pass's time).
     """
     longest = get_max_sequence_length(module.config.get_text_config())
     if longest is not None and longest <= FROM:
@@ -111,7 +113,7 @@ def _has_grouped_heads(module: PreTrainedModel) -> bool:
 
 
 def supports_spans(module: PreTrainedModel) -> bool:
-    """Returns whether a model's attention takes masks with a span."""
+    """Returns whether a model's attention function uses a mask's span."""
     return _get_attention_name(module) in (NAME, SPLIT)
 
 
@@ -120,7 +122,7 @@ def _get_attention_name(module: PreTrainedModel) -> str:
 
 
 def install_attention(module: PreTrainedModel, name: str, attention: Callable[..., Any]) -> bool:
-    """Replaces torch's fused attention by ours; returns whether the model had it."""
+    """Replaces torch's fused attention in a model; returns False if the model does not use it."""
     is_supported = getattr(module, "_supports_attention_backend", False)
     if _get_attention_name(module) != "sdpa" or not is_supported:
         return False

@@ -1,4 +1,4 @@
-"""The slot cache, which slots of it a pass writes, and the caches that a job's decoders share."""
+"""The slot cache, plans of a pass's writes to it, and the pool of caches that decoders share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from spec_bench.core.host_device import HostDeviceInts, cached_arange
 
 
 def adjacent_slots(starts: Sequence[int], count: int, device: torch.device) -> Tensor:
-    """[R, T] the adjacent slots of T = ``count`` tokens, from their row's first slot on."""
+    """Computes the slots [R, T] of T = ``count`` adjacent tokens from each row's first slot
+    ``starts``.
+    """
     return HostDeviceInts.wrap(starts).get_tensor(device).unsqueeze(1) + cached_arange(
         count, device
     )
@@ -23,16 +25,16 @@ def adjacent_slots(starts: Sequence[int], count: int, device: torch.device) -> T
 
 @dataclass
 class WritePlan:
-    """Where a pass writes and how far it reads."""
+    """The slots that a pass writes, and the number of slots that it reads."""
 
-    row: int  # the first row of this pass, which has R adjacent ones
-    starts: Sequence[int]  # [R] first slot written, one per row of the pass
+    row: int  # the first of the pass's R adjacent rows
+    starts: Sequence[int]  # [R] first slot written in each row
     count: int  # T, tokens per row
     read_slots: int  # S, slots that attention reads
 
     @property
     def rows(self) -> slice:
-        """The rows of this pass."""
+        """The rows of the pass, as a slice."""
         return slice(self.row, self.row + len(self.starts))
 
 
@@ -41,7 +43,7 @@ _NO_PASS = WritePlan(0, [0], 0, 0)
 
 @dataclass(frozen=True)
 class LayerLayout:
-    """Shape and place of one layer's keys and values."""
+    """Shape, dtype and device of a layer's keys and values."""
 
     heads: int
     key_dim: int
@@ -51,13 +53,13 @@ class LayerLayout:
 
     @property
     def bytes_per_slot(self) -> int:
-        """Bytes that one token's keys and values take."""
+        """Bytes of a token's keys and values in this layer."""
         return self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
 
 
 class SlotLayer(CacheLayerMixin):
-    """One layer's view of the storage, [rows, H, slots, dim]; transformers hands it keys and values
-    to store where the owner's plan says.
+    """A layer's view of the storage, [rows, H, slots, dim]. transformers passes it keys and values,
+    which it stores at the slots of the owner's plan.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class SlotLayer(CacheLayerMixin):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
+        """Stores keys and values [R, H, T, dim] at the plan's slots; returns those of all slots
+        that attention reads.
+        """
         owner = self._owner
         plan = self._owner.plan
         if owner.layer_views is not None:
@@ -102,10 +106,10 @@ class SlotLayer(CacheLayerMixin):
         return keys, values
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the storage exists."""
+        """Does nothing, because the storage exists."""
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(slots read, offset); only asked for by models that build masks themselves."""
+        """Returns (slots read, offset); only models that build their own masks call it."""
         return self._owner.plan.read_slots, 0
 
     def get_seq_length(self) -> int:
@@ -122,21 +126,21 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """Keys and values for ``rows`` sequences of up to ``slots`` tokens, tree nodes included.
 
-    Unlike in a growing cache, slots are allocated once per job and a pass says where it writes: a
-    tree's nodes are adjacent, after the committed tokens, and a commit gathers the accepted ones
-    into place. Rows are ragged: each has its own length. Slots at or beyond a row's length hold
-    leftovers; the attention mask hides them.
+    Unlike in a growing cache, slots are allocated once per job, and each pass has a plan of its
+    writes: a tree's nodes are adjacent, after the committed tokens, and a commit moves the accepted
+    nodes into place. Each row has its own length. Slots from a row's length on hold leftovers,
+    which the attention mask hides.
 
-    Layers of the same layout share one storage tensor [layers, rows, H, slots, dim] for keys and
-    one for values, so that a commit is one gather per layout and not one per layer.
+    Layers of the same layout share a storage tensor [layers, rows, H, slots, dim] for keys and
+    another for values, so that a commit is one gather per layout instead of one per layer.
     """
 
-    # the slot that all rows of this pass start at; None if they differ
+    # the slot at which all rows of this pass start; None if they differ
     common_start: int | None = 0
-    # per layer the keys and values that this pass reads, and those it writes; None if each layer
-    # looks for itself
+    # for each layer, views of the keys and values that the pass reads and of those that it writes;
+    # None if each layer makes its own
     layer_views: list[tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
-    # how often it took new storage: what was recorded over another is of no use
+    # how often the storage was replaced; graphs recorded before must not be replayed
     growth_count: int = 0
 
     def __init__(self, layouts: Sequence[LayerLayout], rows: int, slots: int) -> None:
@@ -149,7 +153,7 @@ class SlotCache(Cache):
         self._allocate(rows, slots)
 
     def _allocate(self, rows: int, slots: int) -> None:
-        """Takes new storage, all zeros."""
+        """Allocates new storage, all zeros."""
         self.rows = rows
         self.slots = slots
         self._storage: list[Tensor] = []
@@ -175,9 +179,9 @@ class SlotCache(Cache):
                 layer.values = values[place]
 
     def grow(self, rows: int, slots: int) -> None:
-        """Makes room for at least ``rows`` and ``slots``; the contents are lost if it has to grow.
+        """Grows to at least ``rows`` and ``slots``; growing loses the contents.
 
-        The old storage is freed first: whoever holds the cache holds none of it.
+        The old storage is freed before the new is allocated.
         """
         if rows <= self.rows and slots <= self.slots:
             return
@@ -188,7 +192,7 @@ class SlotCache(Cache):
         self._allocate(rows, slots)
 
     def free(self) -> None:
-        """Frees the storage, of whoever holds the cache."""
+        """Frees the storage, even while others hold the cache."""
         for layer in self.layers:
             layer.keys = layer.values = torch.empty((0, 0, 0, 0))
         self._storage.clear()
@@ -198,17 +202,18 @@ class SlotCache(Cache):
 
     @property
     def bytes(self) -> int:
-        """Bytes allocated."""
+        """Bytes of the storage."""
         return sum(block.numel() * block.element_size() for block in self._storage)
 
     def require_slots(self, needed: int) -> None:
-        """Raises a ValueError if a row has fewer slots than are needed."""
+        """Raises ValueError if a row has fewer than ``needed`` slots."""
         if needed > self.slots:
             raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
 
     def begin_pass(self, plan: WritePlan, *, views: bool = False) -> None:
-        """Sets where the next pass writes; a ValueError if a row has no room for it. With ``views``
-        all layers' parts of the storage are cut at once, which is quicker, but cannot be traced.
+        """Sets the plan of the next pass. Raises ValueError if a row has too few slots. With
+        ``views`` the views of all layers are made in advance, which is quicker but cannot be
+        traced.
         """
         self.require_slots(max(plan.starts) + plan.count)
         self.plan = plan
@@ -226,7 +231,7 @@ class SlotCache(Cache):
                 self.index[device] = rows, adjacent_slots(plan.starts, plan.count, device)
 
     def end_pass(self) -> None:
-        """Ends the pass: forgets its plan, including the copy on the device."""
+        """Ends the pass: drops its plan and the plan's indices on the device."""
         self.plan = _NO_PASS
         self.layer_views = None
         self.index.clear()
@@ -234,7 +239,7 @@ class SlotCache(Cache):
     def _cut_layer_views(
         self, plan: WritePlan, start: int
     ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Cuts every layer's inputs and outputs for a pass that starts at one slot."""
+        """Makes every layer's views for reading and writing, for a pass with a common start."""
         views: list[Any] = [None] * len(self.layers)
         for pair, members in enumerate(self._members):
             inputs = [
@@ -247,13 +252,13 @@ class SlotCache(Cache):
         return views
 
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
-        """Keeps the given tree nodes of a row, increasing and root first: moves them from slots
-        ``length + node`` to length, length + 1, ...
+        """Keeps the tree nodes ``nodes`` of a row, in increasing order and root first: moves them
+        from slots ``length + node`` to length, length + 1, ...
         """
         moves = [(target, node) for target, node in enumerate(nodes) if target != node]
         if not moves:
             return
-        # Nodes move towards the front, and only the path's last ones move.
+        # Nodes move towards the front; the first nodes of the path may already be in place.
         first_target = moves[0][0]
         source = [length + node for _, node in moves]
         for block in self._storage:
@@ -262,14 +267,14 @@ class SlotCache(Cache):
 
     def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
         """Keeps tree nodes [R, T] of the first R rows, root first, without the host; ``lengths``
-        [R] were committed before. If a row keeps fewer than T, leftovers are written after them.
+        [R] tokens were committed before. If a row keeps fewer than T nodes, leftovers follow them.
         """
         starts = HostDeviceInts.wrap(lengths).get_tensor(nodes.device).unsqueeze(1)
         self.move_slots(starts + nodes, starts + cached_arange(nodes.shape[1], nodes.device))
 
     def move_slots(self, sources: Tensor, targets: Tensor) -> None:
-        """Copies slots [R, T] of the first R rows over others, all of a row at once; a repeated
-        target must get the same source each time.
+        """Copies slots ``sources`` [R, T] of the first R rows to ``targets`` [R, T], all of a row
+        at once. A repeated target must have the same source each time.
         """
         if not sources.numel():
             return
@@ -286,7 +291,7 @@ class SlotCache(Cache):
         length: int,
         start: int = 0,
     ) -> None:
-        """Copies the slots from ``start`` up to ``length`` of one row over another's."""
+        """Copies the slots from ``start`` to ``length`` of a row to another row."""
         for block in self._storage:
             block[:, target, :, start:length] = block[:, source, :, start:length]
 
@@ -294,10 +299,9 @@ class SlotCache(Cache):
 class CachePool:
     """One cache per role (``target``, ``draft 0``, ...), as large as the largest request so far.
 
-    The decoders of a job share them: they decode in turn, so one set serves them all.
-
-    A decoder prefills its rows before it decodes, so whatever another one left behind does no harm.
-    A cache grows in place, for all who hold it, so that none keeps a smaller one alive beside it.
+    The decoders of a job take turns, so they share the caches. Each prefills its rows before it
+    decodes, so another decoder's leftovers do no harm. A cache grows in place, so that no decoder
+    keeps an old, smaller one alive.
     """
 
     def __init__(self) -> None:
@@ -310,10 +314,10 @@ class CachePool:
         rows: int,
         slots: int,
     ) -> Any:
-        """Returns the role's cache, of at least ``rows`` x ``slots``, trees included; two caches in
-        use at the same time need two roles.
+        """Returns the role's cache, grown to at least ``rows`` x ``slots``, trees included. Two
+        caches in use at the same time need two roles.
         """
-        slots *= getattr(model, "stretch", 1)  # of another tokenizer, whose texts are longer
+        slots *= getattr(model, "stretch", 1)  # texts are longer in another tokenizer
         if role in self._held and self._held[role][0] is model:
             self._held[role][1].grow(rows, slots)
         else:
@@ -322,8 +326,8 @@ class CachePool:
         return self._held[role][1]
 
     def free(self) -> None:
-        """Frees all storage now: a cache and its layers hold each other, so that it would stay
-        until Python's collector comes.
+        """Frees all storage immediately; caches and their layers refer to each other, so that
+        otherwise it would stay until Python's garbage collection.
         """
         for _, cache in self._held.values():
             cache.free()

@@ -1,7 +1,7 @@
-"""Reading a checkpoint: the whole of it or nothing, and what is wrong in one line.
+"""Loads checkpoints completely or not at all, and describes a fault in one line.
 
-transformers fills what a checkpoint lacks with random values, leaves out what the config has no
-place for, and says so in a table; here that is an error that names the tensor or the file.
+transformers fills missing tensors with random values and drops tensors that the config has no place
+for, and reports both in a table. Here either is an error that names the tensor or the file.
 """
 
 import re
@@ -30,8 +30,8 @@ from spec_bench.engine.model_spec import (
 )
 from spec_bench.system.errors import UsageError
 
-# What may be left out, beside what transformers itself leaves out: parts that see or hear, that
-# judge an answer or draft it, and what follows from the config.
+# Tensors that may be dropped, besides those that transformers drops: of vision and audio, of
+# scoring and drafting heads, and those that follow from the config.
 _LEFT_OUT = re.compile(
     r"vis(ion|ual)|image|audio|mm_|multi_modal|(^|\.)(mtp|v_head|score|classifier)|inv_freq$"
     r"|position_ids$|att(n|ention)\.(masked_)?bias$|\.(input|output|[qkv])_(scale|zero_point)$"
@@ -44,10 +44,10 @@ def load_module(
     dtype: torch.dtype,
     placement: dict[str, Any],
 ) -> PreTrainedModel:
-    """Reads a causal LM; ``placement`` is transformers' ``device_map`` or ``tp_plan``.
+    """Loads a causal LM; ``placement`` is transformers' ``device_map`` or ``tp_plan``.
 
-    A ValueError says in one line why it cannot be read: no such model, a damaged file, a missing
-    tensor or one of another shape than the config's.
+    Raises UsageError with the reason in one line: no such model, a damaged file, a tensor that is
+    missing or differs in shape from the config.
     """
     register_model_families()
     config = read_config_json(path, revision)
@@ -74,7 +74,7 @@ def load_module(
             )
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
+    except Exception as error:  # transformers, safetensors and torch raise many kinds
         reason = _describe_damaged_file(path, revision) or explain_load_error(path, error)
         raise UsageError(f"cannot load model {path!r}: {reason}") from error
     misfit = (
@@ -85,7 +85,7 @@ def load_module(
     misfit = misfit or ("" if packed else _describe_integer_weights(path, revision))
     if misfit:
         raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
-    # transformers 5.17 left some in bfloat16
+    # transformers 5.17 leaves some dequantised parameters in bfloat16
     for parameter in module.parameters() if packed else ():
         parameter.data = (
             parameter.data if parameter.dtype == torch.float32 else parameter.data.to(dtype)
@@ -102,7 +102,7 @@ def read_config_json(path: str, revision: str | None) -> dict[str, Any]:
 
 
 def read_dtype_name(path: str, revision: str | None = None) -> str:
-    """Returns the number format that a model's config.json names; "None" where it names none."""
+    """Returns the dtype that a model's config.json names; "None" if it names none."""
     config = read_config_json(path, revision)
     inside = {**config, **(config.get("text_config") or {})}
     return str(inside.get("dtype") or inside.get("torch_dtype"))
@@ -126,7 +126,9 @@ def explain_load_error(path: str, error: BaseException) -> str:
 
 
 def _describe_missing_tensors(info: dict[str, Any]) -> str:
-    """Describes the tensors that a checkpoint lacks or has in another shape; "" if none."""
+    """Describes the first tensor that a checkpoint lacks or has in another shape; "" if there is
+    none.
+    """
     missing = sorted(info["missing_keys"])
     mismatched = sorted(info["mismatched_keys"])
     if mismatched:
@@ -144,7 +146,9 @@ def _describe_missing_tensors(info: dict[str, Any]) -> str:
 
 
 def _describe_extra_tensors(names: Iterable[str], config: Mapping[str, Any]) -> str:
-    """Describes a checkpoint's tensors without a place in the model; "" if all may be dropped."""
+    """Describes the first tensor of a checkpoint that has no place in the model; "" if all may be
+    dropped.
+    """
     layers = int(config.get("num_hidden_layers") or 0)
     drafting = range(layers, layers + int(config.get("num_nextn_predict_layers") or 0))
     draft_prefixes = tuple(f"model.layers.{layer}." for layer in drafting)
@@ -158,7 +162,7 @@ def _describe_extra_tensors(names: Iterable[str], config: Mapping[str, Any]) -> 
 
 
 def _describe_zero_parts(module: torch.nn.Module) -> str:
-    """Describes the parts of a model whose matrices are all zeros; "" if none."""
+    """Describes the first part of a model whose matrices are all zeros; "" if there is none."""
     parts: dict[str, list[bool]] = {}
     for name, parameter in module.named_parameters():
         if parameter.dim() > 1 and not parameter.is_meta:
@@ -171,7 +175,9 @@ def _describe_zero_parts(module: torch.nn.Module) -> str:
 
 
 def _describe_integer_weights(path: str, revision: str | None) -> str:
-    """Describes a weight stored as integers without a scale; "" if none."""
+    """Describes a weight that is stored as integers, in a checkpoint without scales; "" if there is
+    none.
+    """
     for file in _list_weight_files(path, revision):
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as checkpoint:
@@ -183,7 +189,9 @@ def _describe_integer_weights(path: str, revision: str | None) -> str:
 
 
 def _describe_damaged_file(path: str, revision: str | None) -> str:
-    """Describes the weight file that cannot be read, and why; "" if all can."""
+    """Describes the first weight file that cannot be read, and the reason; ""
+    if all can be read.
+    """
     for file in _list_weight_files(path, revision):
         try:
             if file.suffix == ".safetensors":
@@ -191,7 +199,7 @@ def _describe_damaged_file(path: str, revision: str | None) -> str:
                     checkpoint.keys()
             else:
                 torch.load(file, map_location="meta", weights_only=True)
-        except Exception as error:  # whatever a damaged file makes its reader raise
+        except Exception as error:  # a damaged file can make its reader raise anything
             if file.suffix == ".safetensors":
                 return f"{file.name} is damaged or cut off ({explain_load_error(path, error)})"
             return (
@@ -202,7 +210,7 @@ def _describe_damaged_file(path: str, revision: str | None) -> str:
 
 
 def _list_weight_files(path: str, revision: str | None) -> list[Path]:
-    """Returns the weight files on this machine: of a folder, or of a hub id's copy."""
+    """Lists the local weight files of a folder, or of a hub id's downloaded copy."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         try:
@@ -215,7 +223,7 @@ def _list_weight_files(path: str, revision: str | None) -> list[Path]:
 
 @contextmanager
 def _silence_transformers() -> Iterator[None]:
-    """Silences transformers' table and progress bars in this block."""
+    """Silences transformers' log and progress bars in this block."""
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

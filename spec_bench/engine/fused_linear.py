@@ -1,8 +1,9 @@
-"""Products of one input with several matrices as one product with all of them.
+"""Fuses linear layers with the same input into a single product.
 
-Query, key and value multiply one input, and so do gate and up. Small matrices reach 60 to 75% of a
-GPU's bandwidth; one product over all reads as much in fewer, larger pieces. The modules stay where
-they are and keep their weights, as parts of the one matrix, which ``engine.plain`` uses.
+Query, key and value have the same input, and so do gate and up. Products with small matrices reach
+60 to 75% of a GPU's bandwidth; a fused product reads the same bytes in fewer, larger pieces. The
+modules keep their places and their weights, as views of the fused matrix, which ``engine.plain``
+uses.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class FusedPart(nn.Linear):
-    """One layer of a group, whose module may still be called: it multiplies for all of them."""
+    """A layer of a fused group. If its module is called, it multiplies by the
+    whole group's matrix.
+    """
 
-    whole: tuple[nn.Linear]  # in a tuple, or it would be a part of this module
+    whole: tuple[nn.Linear]  # in a tuple, so that torch does not register it as a submodule
     rows: slice
 
     def forward(self, input: Tensor) -> Tensor:
@@ -27,8 +30,8 @@ class FusedPart(nn.Linear):
 
 
 def fuse_linear_layers(module: nn.Module) -> int:
-    """Joins the groups of a model's plain linear layers, in place, which gives up their own memory;
-    returns how many there are.
+    """Fuses the groups of a model's plain linear layers, in place, and frees their old memory;
+    returns the number of groups.
     """
     count = 0
     for block in module.modules():
@@ -50,12 +53,14 @@ def fuse_linear_layers(module: nn.Module) -> int:
                 layer.whole = (fused_layer,)
                 layer.rows = slice(end - layer.out_features, end)
     if count:
-        torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens
+        torch.cuda.empty_cache()  # returns the parts' old memory to the device; no effect on a CPU
     return count
 
 
 def _can_fuse(layers: Sequence[Any]) -> bool:
-    """Returns whether they are plain layers of one input, all with a bias or none."""
+    """Returns whether these are plain layers of the same input width, dtype and device, all with a
+    bias or all without.
+    """
     if any(type(layer) is not nn.Linear or layer._forward_hooks for layer in layers):
         return False
     kinds = {

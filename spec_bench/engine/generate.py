@@ -1,13 +1,13 @@
-"""transformers' own ``generate``, asked for the same distribution, with its passes counted and
-timed.
+"""Runs transformers' own ``generate`` with our sampling settings; counts and times its passes.
 
-The installed library decodes; our code only wraps it. The modules' own generation settings are put
-away meanwhile, since they would change the distribution (a repetition penalty) or the draft's
+The installed library decodes; this module only wraps it. The modules' own generation settings are
+replaced meanwhile, since they would change the distribution (a repetition penalty) or the draft's
 length (a schedule).
 
-The library, like its assistant, reads the prompt in the first pass that decodes. The time this pass
-takes beyond the model's mean later pass counts for the prompt, so that seconds split into prefill
-and decoding as ours do; a text of a single pass has nothing to compare, and all of it is decoding.
+The library and its assistant read the prompt in the first pass that decodes. The time that this
+pass takes beyond the model's mean later pass counts as the prompt's, so that seconds are split into
+prefill and decoding as for our own decoders. A text of a single pass has no later passes, so all
+its time is decoding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
 
-if TYPE_CHECKING:  # it needs transformers, which a refusal does not
+if TYPE_CHECKING:  # transformers is slow to import, and settings are checked without it
     from transformers import GenerationConfig, PreTrainedModel
 
     from spec_bench.engine.hugging_face import HuggingFaceModel
@@ -33,7 +33,7 @@ _log = logging.getLogger("transformers")
 
 
 class Assistance(NamedTuple):
-    """What drafts for ``generate``; nothing by default."""
+    """Drafting arguments of ``generate``; by default nothing drafts."""
 
     draft: HuggingFaceModel | None = None  # the assistant
     draft_tokens: int = 0  # most tokens proposed per call
@@ -42,7 +42,7 @@ class Assistance(NamedTuple):
 
     @property
     def generate_arguments(self) -> dict[str, Any]:
-        """What ``generate`` is called with."""
+        """Keyword arguments of ``generate``."""
         if self.draft is not None:
             return {"assistant_model": self.draft.module}
         if self.ngram_size:
@@ -52,17 +52,17 @@ class Assistance(NamedTuple):
 
 
 class TargetPassSize(NamedTuple):
-    """A pass of the target."""
+    """Size of a pass of the target."""
 
-    tokens: int  # per row, the prompt's first ones too
-    cached_tokens: int  # tokens that the cache held
+    tokens: int  # tokens per row, in the first pass the prompt's too
+    cached_tokens: int  # tokens in the cache before the pass
 
 
 class GenerateResult(NamedTuple):
     """The result of one ``generate``."""
 
-    answers: list[list[int]]  # per request what was delivered, cut after its end
-    calls: list[TargetPassSize]  # of the target
+    answers: list[list[int]]  # per request the delivered tokens, up to its end
+    calls: list[TargetPassSize]  # passes of the target
     # (draft, target) seconds that the prompt's passes took beyond a mean later pass
     prompt_s: tuple[float, float]
     forward_s: tuple[float, float]  # (draft, target) seconds in all passes, the prompt's included
@@ -75,8 +75,8 @@ def run_generate(
     seed: int,
     assistance: Assistance,
 ) -> GenerateResult:
-    """Decodes requests together, padded on the left; all have the same stop tokens, and the
-    settings are those of target and assistant alike.
+    """Decodes requests together, padded on the left. All must have the same stop tokens. The
+    settings apply to target and assistant. Raises UsageError if the library refuses the models.
     """
     from transformers import GenerationConfig
 
@@ -88,7 +88,7 @@ def run_generate(
         torch.manual_seed(seed)
         around.enter_context(_replaced_generation_settings(target.module, GenerationConfig()))
         if assistance.draft is not None:
-            constant_length = GenerationConfig(  # which is not the library's default
+            constant_length = GenerationConfig(  # the library's default length varies
                 num_assistant_tokens=max(1, assistance.draft_tokens),
                 num_assistant_tokens_schedule="constant",
                 assistant_confidence_threshold=assistance.confidence,
@@ -114,7 +114,7 @@ def run_generate(
                 stopping_criteria=[find_ended] * any(r.stop_criteria.stop_texts for r in requests),
                 **assistance.generate_arguments,
             )[:, prompt:].tolist()
-        except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
+        except ValueError as error:  # for example vocabularies of different sizes
             raise UsageError(f"transformers' own generate refuses: {error}") from error
     target_s, draft_s, *_ = *(watch.get_prompt_and_total_s() for watch in watches), (0.0, 0.0)
     answers = [_cut_answer(text, request) for text, request in zip(texts, requests, strict=True)]
@@ -125,22 +125,22 @@ def run_generate(
 class _PassRecorder:
     """Counts and times a module's passes."""
 
-    model: HuggingFaceModel  # whose
-    calls: list[TargetPassSize] = field(default_factory=list)  # as they came
+    model: HuggingFaceModel
+    calls: list[TargetPassSize] = field(default_factory=list)  # in order
     _first_s: float = 0.0
 
     @contextmanager
     def record_calls(self) -> Iterator[None]:
-        """Watches the library's calls of the module."""
+        """Records the library's calls of the module in this block."""
         module = self.model.module
-        with (  # a handle's end removes its hook
+        with (  # leaving a handle's block removes its hook
             module.register_forward_pre_hook(self._record_call, with_kwargs=True),
             module.register_forward_hook(self._stop_timer),
         ):
             yield
 
     def get_prompt_and_total_s(self) -> tuple[float, float]:
-        """Returns the prompt's own seconds, and those of all passes."""
+        """Returns the prompt's own seconds, and the seconds of all passes."""
         later_s = self.model.timer.take_s()
         later = len(self.calls) - 1
         return compute_prompt_s(self._first_s, later_s, later), self._first_s + later_s
@@ -185,11 +185,11 @@ def _make_generation_config(
     requests: Sequence[Request],
     settings: SamplingSettings,
 ) -> GenerationConfig:
-    """Returns the target's distribution as the library's settings."""
+    """Converts the target's sampling settings to the library's."""
     from transformers import GenerationConfig
 
     warm = settings.temperature > 0
-    # The library has a processor for every min-p that is given, even one that keeps all tokens.
+    # The library adds a processor for any min-p, even for a value that keeps all tokens.
     sampling = {**settings.get_portable_options(), "min_p": settings.min_p or None}
     padding = range(target.vocab_size, target.embedded)
     return GenerationConfig(
@@ -204,7 +204,7 @@ def _make_generation_config(
 def _pad_requests(
     requests: Sequence[Request], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pads prompts on the left to [R, T]; also returns which tokens are text, [R, T]."""
+    """Pads prompts on the left to [R, T]; also returns a mask of the text's tokens, [R, T]."""
     longest = max(len(request.prompt_ids) for request in requests)
     gaps = [longest - len(request.prompt_ids) for request in requests]
     ids = [[0] * gap + list(r.prompt_ids) for gap, r in zip(gaps, requests, strict=True)]
@@ -213,7 +213,7 @@ def _pad_requests(
 
 
 def _cut_answer(text: Sequence[int], request: Request) -> list[int]:
-    """Returns an answer up to its first stop token or its limit; the rest is padding."""
+    """Cuts an answer after its first stop or at its limit; what follows is padding."""
     return list(text[: request.find_end(text)][: request.max_new_tokens])
 
 

@@ -1,4 +1,4 @@
-"""A target's own blocks used again: one more block of its class, and a view with some left out."""
+"""Makes an extra block of a target's class, and views of a target with some blocks left out."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ _ATTENTION = "spec_bench_own_block"
 
 
 def make_transformers_config(config: Mapping[str, Any]) -> Any:
-    """Returns a model's ``config.json`` as transformers knows it; a ValueError if it knows no such
-    family.
+    """Makes transformers' config object from a ``config.json``. Raises UsageError if transformers
+    lacks the family.
     """
     from transformers import AutoConfig
 
@@ -32,10 +32,10 @@ def make_transformers_config(config: Mapping[str, Any]) -> Any:
 
 
 class LastBlockFactory:
-    """Makes the parts of one more of a model's last layer, whose config, as
-    ``make_transformers_config`` gives it, is told to call ``attend``, a function of (layer, q
-    [B, H, T, d], k, v, scale), in place of attention. A ValueError if that layer attends to less
-    than all tokens.
+    """Makes the parts of an extra last layer of a model's class. Its attention calls ``attend``, a
+    function of (layer, q [B, H, T, d], k, v, scale). The config comes from
+    ``make_transformers_config`` and is changed. Raises UsageError if the last layer does not attend
+    to all tokens.
     """
 
     def __init__(self, config: Any) -> None:
@@ -50,19 +50,23 @@ class LastBlockFactory:
         self._config = config
 
     def make_norm(self) -> Any:
-        """Returns a norm of the hidden size."""
+        """Makes a norm of the hidden size."""
         return type(self._body.norm)(self._config.hidden_size, eps=self._config.rms_norm_eps)
 
     def make_block(self) -> Any:
-        """Returns a block with weights as its class makes them."""
+        """Makes a block with its class's initial weights."""
         return type(self._body.layers[-1])(self._config, self._config.num_hidden_layers - 1)
 
     def make_rotary(self) -> Any:
-        """Returns the angles: (x, positions [B, T]) to (cosine, sine)."""
+        """Makes the rotary embedding, a function of (x, positions [B, T]) that returns (cosine,
+        sine).
+        """
         return type(self._body.rotary_emb)(self._config)
 
     def trace_attention_shapes(self, attend: Any) -> None:
-        """Runs a token through the attention on the meta device: ``attend`` sees the shapes."""
+        """Runs a token through the attention on the meta device, so that ``attend`` receives the
+        shapes.
+        """
         z = torch.zeros((1, 1, self._config.hidden_size))
         turn = self.make_rotary()(z, torch.zeros((1, 1), dtype=torch.long))
         with torch.device("meta"):
@@ -89,12 +93,11 @@ def _call_given_attention(
 
 
 def make_block_view(model: LanguageModel, places: Sequence[int]) -> LanguageModel:
-    """Returns a view of a model's weights, with a cache of its own: the blocks ``places`` alone, in
-    rising order, the norm and the last layer. Of the first blocks of a model the view computes bit
-    for bit what the model does.
+    """Makes a view of a model with only the blocks ``places``, in ascending order, the norm and the
+    last layer. It shares the weights and has its own cache. A view of the first blocks computes bit
+    for bit what the model's blocks do.
 
-    A ValueError for a block that it does not have, or a model whose blocks cannot be told or left
-    out.
+    Raises UsageError if the model lacks one of the blocks, or if its blocks cannot be identified.
     """
     if not isinstance(model, HuggingFaceModel):
         raise UsageError("only a model of transformers can draft with blocks of its own")
@@ -108,7 +111,7 @@ def make_block_view(model: LanguageModel, places: Sequence[int]) -> LanguageMode
 
 
 def _keep_blocks(module: Any, places: Sequence[int]) -> Any:
-    """Returns the module with some blocks alone; a ValueError if its blocks are not one list."""
+    """Copies a module with only some blocks. Raises UsageError if its blocks are not one list."""
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
     lists = find_block_lists(module, text.num_hidden_layers)
