@@ -1,10 +1,10 @@
-"""What a decoder's target calls bought: pure functions of generations.
+"""What each call of the target model yields: metrics of generations in tokens, nodes and levels.
 
-Knows the records only; nothing about seconds, intervals, quality or how a table is laid out.
+Imports only records; seconds, intervals, quality and the layout of tables are elsewhere.
 
-Every aggregate is a ratio of sums over the whole cell, never a mean of per-prompt means. The
-per-prompt numerators and denominators (``PromptSums``) are the common ground of the point values
-here and of their intervals (``metric``). A ratio whose denominator is zero has no value (None).
+Every aggregate is a ratio of sums over the whole cell, never a mean of per-prompt means. Both the
+values here and their intervals (``metric``) are computed from per-prompt numerators and
+denominators (``PromptSums``). A ratio whose denominator is zero has no value (None).
 """
 
 import json
@@ -37,8 +37,8 @@ def block_efficiency(generations: Sequence[Generation], depth: int | None = None
     """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
 
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
-    limit inside the last block count here although they are not delivered. Trees are at most as
-    deep as ``depth``, or as some of these.
+    limit inside the last block count here although they are not delivered. A prompt's tau is at
+    most 1 plus the largest depth of a tree: ``depth``, or that of a recorded tree if it is larger.
     """
     sums = ratio_of_sums(generations, *_EMITTED)
     assert sums is not None
@@ -59,15 +59,17 @@ def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) ->
     """Memory-bound speed-up, tau / (L r + 1) (RSD, arXiv:2402.14160, Appendix C.2).
 
     tau is emitted tokens per target call, L sequential draft calls per iteration (the tree's depth,
-    or its mean), r the draft's parameters over the target's: the paper's sentence has r upside
-    down, its own tables follow from this.
+    or its mean), r the draft's parameters over the target's. The paper's text inverts r; its tables
+    agree with the definition here.
     """
     return block_efficiency / (draft_calls * parameter_ratio + 1.0)
 
 
 def conditional_acceptance_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
-    """alpha_1 .. alpha_L: of walks that reached depth d - 1 (the root's children are of depth 1) in
-    a tree that is as deep as d, the share that left it by an accepted child; None where none did.
+    """Acceptance rates alpha_1 .. alpha_L by depth; the root's children are at depth 1.
+
+    alpha_d is the share of walks that accepted a token at depth d, among those that reached depth d
+    - 1 in a tree at least d deep; None if there are no such walks.
     """
     steps = [step for generation in generations for step in generation.steps]
     return tuple(
@@ -79,13 +81,15 @@ def conditional_acceptance_by_depth(generations: Sequence[Generation]) -> tuple[
 
 
 def levels_per_call(generations: Sequence[Generation]) -> float | None:
-    """Levels of the trees over target calls: L of trees that are as deep as was drafted."""
+    """Mean number of tree levels per target call; equals L if every tree has full depth."""
     return mean_of_known(step.depth for generation in generations for step in generation.steps)
 
 
 @metric("mbsu", of_cell=True, sums=_EMITTED)
 def mbsu_sums(cell: CellRecords) -> PromptSums | None:
-    """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
+    """Sums of block efficiency, mapped to the memory-bound speed-up; None if the number of draft
+    calls or the parameter ratio is not known.
+    """
     count = cell.draft_calls
     parameters = cell.parameter_ratio
     if count is None or parameters is None:
@@ -96,14 +100,16 @@ def mbsu_sums(cell: CellRecords) -> PromptSums | None:
 
 @metric("acceptance_rate", sums=_ACCEPTED)
 def acceptance_rate(generations: Sequence[Generation]) -> PromptSums | None:
-    """Returns accepted tokens over the levels that walks could have left, of all depths."""
+    """Accepted tokens over the tree levels at which a walk tried to accept one, all depths
+    together.
+    """
     sums = ratio_of_sums(generations, *_ACCEPTED)
     return sums and replace(sums, limits=(0.0, 1.0))
 
 
 @metric("nodes_per_call")
 def nodes_per_call(generations: Sequence[Generation]) -> float | None:
-    """Tree nodes verified per target call, the root not counted."""
+    """Mean number of tree nodes verified per target call, without the root."""
     return mean_of_known(step.nodes for generation in generations for step in generation.steps)
 
 
@@ -114,7 +120,7 @@ def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float 
 
 @metric("beam_width", sums=_BEAMS)
 def beams_per_layer(generations: Sequence[Generation]) -> PromptSums | None:
-    """Beams of all layers over layers; None if single sequences were decoded."""
+    """Mean number of beams per layer; None if single sequences were decoded."""
     return (
         ratio_of_sums(generations, *_BEAMS)
         if any(generation.layers for generation in generations)
@@ -132,14 +138,14 @@ for _percent in (1, 50, 99):
     metric(f"nodes_per_call_p{_percent:02d}")(partial(_nodes_percentile, _percent))
 
 
-# The acceptance lengths and rates that other tools print. They differ in what they divide by: ours
-# and Spec-Bench's by all calls, vLLM's by the calls that had a draft, SPEED-Bench's by a question's
-# calls, then by questions.
+# The acceptance lengths and rates that other tools print. Their denominators differ: ours and
+# Spec-Bench's are all calls, vLLM's the calls that had a draft, SPEED-Bench's a question's calls,
+# and then the mean over questions is taken.
 
 
 @dataclass(frozen=True)
 class AcceptanceLengths:
-    """One cell in the words of several tools; None where its calls say nothing of it."""
+    """Acceptance lengths and rates of a cell as several tools define them; None if undefined."""
 
     # tokens emitted over target calls, the target's own token counted: our block efficiency before
     # an answer's end is cut, Spec-Bench's mean accepted tokens
@@ -147,25 +153,26 @@ class AcceptanceLengths:
     # 1 + accepted / calls with a draft: vLLM's mean acceptance length, SGLang's accept length where
     # every call has a draft
     vllm_mean_length: float | None
-    draft_acceptance_rate: (
-        float | None
-    )  # accepted over drafted tokens: vLLM's draft acceptance rate
+    # accepted over drafted tokens: vLLM's draft acceptance rate
+    draft_acceptance_rate: float | None
     # share of calls with a draft that accepted more than 0, 1, ... tokens: vLLM's per-position
-    # rates, in which a draft that is shorter counts as a failure.
+    # rates, in which a draft that is too short counts as a rejection
     acceptance_by_position: tuple[float, ...]
     # emitted per call, averaged over the calls of all of a question's turns, then over questions:
     # SPEED-Bench's Average_AL (specdec_bench, `metrics/specbench.py`)
     mean_of_means: float | None
     # share of all calls that emitted at least 1, 2, ... tokens: SPEED-Bench's
-    # Joint_Acceptance_Rate.
+    # Joint_Acceptance_Rate
     joint_rates: tuple[float, ...]
-    conditional_rates: tuple[float, ...]  # each of these over the one before
+    conditional_rates: tuple[float, ...]  # each joint rate over its predecessor
 
 
 def compute_acceptance_lengths(
     generations: Iterable[Generation], ids_have_turns: bool = False
 ) -> AcceptanceLengths:
-    """Computes them of a cell's answers; ``ids_have_turns``: prompt ids may end in ``/turn``."""
+    """Computes a cell's acceptance lengths and rates. With ``ids_have_turns``, prompt ids that end
+    in ``/turn`` belong to one question.
+    """
     by_question: dict[str, list[int]] = defaultdict(list)
     steps: list[StepRecord] = []
     for generation in generations:
@@ -180,7 +187,7 @@ def compute_acceptance_lengths(
     proposed_count = sum(s.nodes for s in drafting_steps)
 
     def share(among: Sequence[StepRecord], count: int) -> float:
-        """That accepted more than so many tokens."""
+        """Share of the steps ``among`` that accepted more than ``count`` tokens."""
         return sum(step.accepted > count for step in among) / len(among)
 
     joint = tuple(share(steps, count) for count in range(-1, deepest)) if steps else ()
@@ -199,18 +206,18 @@ def compute_acceptance_lengths(
     )
 
 
-# Block efficiency by the place of a target call: after how many tokens, prompt and answer so far.
-# Texts there are different texts: a difference between columns is not the drafter's alone.
+# Block efficiency by context length: the tokens before a target call, prompt and answer so far.
+# Long and short contexts are different texts, so the drafter is not the only cause of a difference.
 
 
 @dataclass(frozen=True)
 class ContextLengthRange:
-    """Target calls by the tokens before them, prompt and answer: from ``first`` up to twice it."""
+    """Target calls with ``first`` to ``2 * first - 1`` tokens before them, prompt and answer."""
 
     first: int  # a power of two, or 0 for the first position
     call_count: int  # target calls at these lengths
-    prompt_count: int  # whose calls they are
-    delivered_per_call: Interval | None  # over all of these; 95% over prompts
+    prompt_count: int  # prompts that have such calls
+    delivered_per_call: Interval | None  # tokens over these calls; 95% over prompts
 
     @property
     def last(self) -> int:
@@ -221,8 +228,9 @@ class ContextLengthRange:
 def compute_tokens_per_call_by_context_length(
     generations: Iterable[Generation],
 ) -> list[ContextLengthRange]:
-    """Computes a range for each power of two at which calls were made, ascending; none where the
-    lengths of prompts are not known.
+    """Computes delivered tokens per call for each context length range that has calls, ascending.
+
+    Generations without the number of their prompt's tokens are left out.
     """
     sums_by_first: dict[int, dict[str, list[int]]] = defaultdict(
         lambda: defaultdict(lambda: [0, 0])

@@ -1,7 +1,7 @@
-"""What a decoder's seconds and joules bought: pure functions of generations.
+"""Speed, energy and perplexity: metrics of generations in seconds, joules and nats.
 
-Knows the records only; nothing about quality or how a table is laid out. What target calls bought
-is in ``calls``, which also says how numbers are aggregated; what a number is, its column says.
+Imports only records; quality and the layout of tables are elsewhere. What target calls yield is in
+``calls``, which also describes how numbers are aggregated; ``columns.csv`` defines each number.
 """
 
 from collections import Counter
@@ -66,15 +66,15 @@ metric("target_s")(partial(_sum_attribute, "target_s"))
 
 @metric("repeats", of_cell=True)
 def count_repeats(cell: CellRecords) -> int:
-    """Returns how often every prompt was decoded."""
+    """Returns how often each prompt was decoded."""
     return len(cell.repeats)
 
 
 def iter_repeats_with_baseline(
     cell: CellRecords,
 ) -> Iterator[tuple[Sequence[Generation], Sequence[Generation]]]:
-    """The cell's generations and the baseline's, matched by prompt, of each repeat of both. Raises
-    ValueError: the two do not hold the same prompts.
+    """Yields, for each repeat of both, the cell's generations and the baseline's in the same order
+    of prompts. Raises UsageError if the two have different prompts.
     """
     if cell.baseline is not None:
         for mine, baseline in zip(
@@ -88,8 +88,8 @@ def iter_repeats_with_baseline(
 def match_baseline(
     generations: Sequence[Generation], baseline: Sequence[Generation]
 ) -> tuple[Generation, ...]:
-    """The baseline's generations in the order of ``generations``, matched by prompt id. Raises
-    ValueError: a prompt id occurs twice, or is on one side only.
+    """Returns the baseline's generations in the order of ``generations``, matched by prompt id.
+    Raises UsageError if a prompt id occurs twice, or only on one side.
     """
     ours, theirs = (
         [generation.prompt_id for generation in side] for side in (generations, baseline)
@@ -104,8 +104,8 @@ def match_baseline(
 
 
 def divide_rate_by_baseline(rate_name: str, cell: CellRecords) -> Interval | None:
-    """Divides a rate of ``_RATIOS`` by the baseline's on the same prompts, paired by prompt id.
-    Raises ValueError: the two do not hold the same prompts.
+    """Divides a rate of ``_RATIOS`` by the baseline's, paired by prompt id; None without a
+    baseline. Raises UsageError if the two have different prompts.
     """
     if cell.baseline is None:
         return None
@@ -128,14 +128,14 @@ metric("speedup_end_to_end", of_cell=True, sums=())(
 
 @metric("perplexity", sums=_SURPRISE)
 def perplexity(generations: Sequence[Generation]) -> PromptSums | None:
-    """Nats of surprise per delivered token, and its exponential; None if a record lacks them."""
+    """Exponential of the nats of surprise per delivered token; None if a record lacks them."""
     sums = ratio_of_sums(generations, *_SURPRISE)
     return sums and replace(sums, mapped=exp)
 
 
 @metric("perplexity_by_prompt")
 def perplexity_of_prompt_means(generations: Sequence[Generation]) -> PromptSums | None:
-    """Exponential of the mean over prompts of each one's nats per token (DSBD)."""
+    """Exponential of the mean over prompts of each prompt's nats per token (DSBD)."""
     nats, tokens = _SURPRISE
     answered = [generation for generation in generations if generation.delivered]
     sums = ratio_of_sums(answered, lambda g: nats(g) and nats(g) / tokens(g), lambda g: 1)
@@ -143,21 +143,22 @@ def perplexity_of_prompt_means(generations: Sequence[Generation]) -> PromptSums 
 
 
 # A window is one decoding of one prompt. A machine that stalls for a moment (another process, a
-# paused virtual machine, a throttled clock) leaves a window many times as long as the others, and
-# it enters a ratio of sums at full length, but not a median.
+# paused virtual machine, a throttled clock) makes a window many times as long as the others. Such
+# a window dominates a ratio of sums, but hardly moves a median.
 
 
 STALL = 5.0
-"""A window is stalled when its seconds per target call exceed so many times the cell's median."""
+"""A window is stalled if its seconds per target call exceed the cell's median by this factor."""
 
 
 @metric("speedup_median", of_cell=True, sums=())
 def speedup_median(cell: CellRecords) -> Interval | None:
-    """Median over prompts of the baseline's seconds per token over the cell's.
+    """Median over prompts of the baseline's seconds per token over the cell's; None if no prompt
+    has both.
 
     With repeats each prompt counts with the median of its repeats, so that neither a stalled window
-    nor a slow repeat decides. The interval is over prompts. Raises ValueError: the two do not hold
-    the same prompts.
+    nor a slow repeat decides. The interval is over prompts. Raises UsageError if the two have
+    different prompts.
     """
     ratios = [
         [_compute_speed_ratio(ours, theirs) for ours, theirs in zip(mine, baseline, strict=True)]
@@ -168,13 +169,13 @@ def speedup_median(cell: CellRecords) -> Interval | None:
         for values in zip(*ratios, strict=True)
         if (known_values := [value for value in values if value is not None])
     ]
-    if cell.batched and of_prompts:  # which are not independent
+    if cell.batched and of_prompts:  # prompts of one batch are not independent
         return Interval(median(of_prompts))
     return median_interval(of_prompts) if of_prompts else None
 
 
 def _compute_speed_ratio(generation: Generation, baseline: Generation) -> float | None:
-    """The baseline's seconds per token over ours; None if one has no tokens or no seconds."""
+    """Divides the baseline's seconds per token by ours; None if a side has no tokens or seconds."""
     if not (
         generation.decoded
         and baseline.decoded
@@ -187,7 +188,7 @@ def _compute_speed_ratio(generation: Generation, baseline: Generation) -> float 
 
 @metric("stalls", of_cell=True)
 def count_stalls(cell: CellRecords) -> int:
-    """Windows whose seconds per target call exceed ``STALL`` times the cell's median."""
+    """Counts the windows whose seconds per target call exceed ``STALL`` times the cell's median."""
     return sum(map(sum, flag_windows_over_cell_median(cell.repeats)))
 
 
@@ -200,7 +201,7 @@ metric("clock_mhz", of_cell=True)(
 
 
 def flag_windows_over_cell_median(repeats: Repeats) -> list[list[bool]]:
-    """Flags windows, by repeat and prompt, that took over ``STALL`` times the cell's median."""
+    """Flags windows, by repeat and prompt, that took over ``STALL`` times the median per call."""
     limit = STALL * _median_call_s(repeats)
     return [
         [bool(g.steps) and g.decode_s > limit * len(g.steps) for g in repeat] for repeat in repeats
@@ -208,11 +209,12 @@ def flag_windows_over_cell_median(repeats: Repeats) -> list[list[bool]]:
 
 
 def describe_deciding_stalls(cell: CellRecords) -> str | None:
-    """Returns what to mind about a speed-up that stalled windows decide; None if they do not.
+    """Describes the stalled windows if they decide the speed-up; None if they do not.
 
-    They do if the ratio of sums moves by more than its interval's half width once every stalled
-    window, the cell's or the baseline's, is given the usual seconds for its target calls. The half
-    width is that of the usual seconds: a stall widens its own interval, and would excuse itself.
+    They decide it if the ratio of sums moves by more than half the width of its interval once every
+    stalled window, the cell's or the baseline's, is given the median seconds for its target calls.
+    The interval is that of the corrected ratio: a stall widens its own interval, and would excuse
+    itself.
     """
     pairs = list(iter_repeats_with_baseline(cell))
     sides = [[ours for ours, _ in pairs], [theirs for _, theirs in pairs]]
@@ -236,11 +238,11 @@ def describe_deciding_stalls(cell: CellRecords) -> str | None:
 
 
 def describe_disturbance(cell: CellRecords, slowdown: float) -> str:
-    """Returns why a cell's rates say nothing of its decoder: others used the machine; "" if none.
+    """Describes why other work on the machine made the cell's rates useless; "" if it did not.
 
-    ``slowdown`` is a pass's seconds after decoding over those when the threads were chosen, on as
-    many threads. Other work shows in the share of the windows' time, the baseline's among them, for
-    which a thread that could run waited for a core.
+    ``slowdown`` is the seconds of a pass after decoding over those when the number of threads was
+    chosen, with the same number of threads. Other work also shows in the share of the windows'
+    time, the baseline's included, for which a runnable thread waited for a core.
     """
     if not 0.5 < slowdown < 2:
         return f"disturbed: a pass took {slowdown:.2g} times as long as when threads were chosen"
@@ -255,7 +257,9 @@ def describe_disturbance(cell: CellRecords, slowdown: float) -> str:
 def _compute_tokens_and_unstalled_s(
     repeats: Repeats,
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Tokens, and seconds with the usual ones in place of every stalled window's."""
+    """Returns tokens and seconds, each by repeat and prompt; a stalled window has the seconds of as
+    many median calls.
+    """
     usual = _median_call_s(repeats)
     tokens = [[float(generation.decoded) for generation in repeat] for repeat in repeats]
     seconds = [
@@ -273,9 +277,9 @@ def _median_call_s(repeats: Repeats) -> float:
     return median(step_seconds) if step_seconds else 0.0
 
 
-# What a server's user sees, of answers that came over a connection; other cells have none of these
-# numbers but the delivered tokens of a call. Percentiles are over all requests, repeats included.
-# Gaps are between chunks, which are calls; seconds per token leave a request's first chunk out.
+# Latencies that a server's user sees, of answers that came over a connection; other cells have only
+# the delivered tokens per call. Percentiles are over all requests, repeats included. A chunk is one
+# call; gaps are between chunks, and seconds per token leave out a request's first chunk.
 
 
 _AT_ONCE_S = 1e-4
@@ -292,20 +296,24 @@ _SEEN: Mapping[str, Callable[[Generation, ServerChunks], list[float]]] = {
 
 
 def _list_delivery_latencies(latency: str, windows: Sequence[Generation]) -> list[float]:
-    """Lists a latency in seconds of all answers that came over a connection."""
+    """Lists one kind of latency, in seconds, over all answers that came over a connection."""
     return [
         s for window in windows if window.delivery for s in _SEEN[latency](window, window.delivery)
     ]
 
 
 def has_mostly_simultaneous_chunks(windows: Sequence[Generation]) -> bool:
-    """Whether most chunks came at once with the one before, sooner than any pass can take."""
+    """Whether most chunks arrived less than ``_AT_ONCE_S`` after the previous chunk, sooner than a
+    forward pass can take.
+    """
     gaps = _list_delivery_latencies("chunk_gap_s", windows)
     return sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
 
 
 def _latency_percentile(latency: str, percent: int, cell: CellRecords) -> float | None:
-    """Returns a percentile over all requests, linear between neighbours; None without values."""
+    """Computes a percentile of a latency in seconds, linear between neighbours; None without
+    values.
+    """
     values = _list_delivery_latencies(latency, cell.windows)
     return float(np.percentile(values, percent)) if values else None
 
@@ -317,7 +325,7 @@ for _name in _SEEN:
 
 @metric("block_efficiency_stream")
 def delivered_per_call(generations: Sequence[Generation]) -> float | None:
-    """Delivered tokens over target calls; a server's after the first chunk, over its chunks."""
+    """Delivered tokens per target call; a server's after its first chunk, per later chunk."""
 
     def calls(generation: Generation) -> int:
         return len(generation.delivery.tokens) - 1 if generation.delivery else len(generation.steps)
@@ -328,7 +336,9 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
 
 @metric("block_efficiency_source")
 def describe_call_count_sources(generations: Sequence[Generation]) -> str | None:
-    """Names what target calls were counted by; where that differs, with the prompts of each."""
+    """Names the source of the count of target calls; if there are several, each with its number of
+    prompts. None if no answer came over a connection.
+    """
     counts = Counter(
         generation.delivery.counted for generation in generations if generation.delivery
     )

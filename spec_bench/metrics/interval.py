@@ -1,6 +1,6 @@
-"""A number with its 95% interval, and what follows from it: p-values, and which decoder to use.
+"""A number with its 95% interval, and what is derived from it: p-values, the choice of a decoder.
 
-Nothing about how an interval is made.
+Intervals themselves are computed in ``intervals``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from spec_bench.vocabulary.numbers import format_ends, format_interval
 
 LEVEL = 0.95
 FEWEST = 5
-"""Fewer prompts have no interval: what they differ by says next to nothing of prompts to come."""
+"""Fewest prompts for an interval: the spread of fewer says too little about future prompts."""
 WIDEST = 10.0
-"""The largest factor between the ends of a rate's interval; one that is wider is left out."""
+"""Largest ratio between the ends of a rate's interval; a wider interval is dropped."""
 FEWEST_ROUNDS = 3
-"""Fewer rounds of one block have no interval."""
+"""Fewest rounds for an interval if all prompts are one block."""
 TOO_FEW = f"fewer than {FEWEST} prompts"
 FEW_DIFFER = f"{TOO_FEW} differ from the others"
 FEW_CLOCKS = f"seconds of fewer than {FEWEST} clocks, compared from {FEWEST_ROUNDS} rounds on"
@@ -40,16 +40,16 @@ class Interval(FormerMembers):
     value: float  # the statistic on the prompts as they are
     low: float | None = None  # lower end, None if there is no interval (too few prompts)
     high: float | None = None  # upper end, None if there is no interval
-    # what it is the mean of, one number per prompt; empty if it is no such mean
+    # the number of each prompt that the value is the mean of; empty if it is not a mean
     by_prompt: tuple[float, ...] = field(default=(), compare=False, repr=False)
-    # each prompt's numbers whose sums determine it, such as BLEU's counts; empty if it is a mean,
-    # or unknown
+    # each prompt's numbers whose sums determine the value, such as BLEU's counts; empty if it is a
+    # mean, or if they are not known
     parts: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
-    # degrees of freedom behind the ends, on the scale they were laid out on; None if not needed
+    # degrees of freedom of the ends, on the scale on which these were computed; None if not needed
     degrees_of_freedom: float | None = field(default=None, compare=False, repr=False)
-    # the share of its variance that only more repeats, such as seeds, make smaller
+    # share of the variance that only more repeats, such as seeds, reduce
     between_seeds_share: float = field(default=0.0, compare=False, repr=False)
-    # the power of the number of prompts by which it shrinks; more than .5 where few differ
+    # the interval's width falls with this power of the number of prompts; over .5 if few differ
     shrink_power: float = field(default=0.5, compare=False, repr=False)
 
     @property
@@ -58,12 +58,12 @@ class Interval(FormerMembers):
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def __format__(self, form: str) -> str:
-        """``value [low, high]``, each in that form; a point stands alone."""
+        """Formats ``value [low, high]``, each by ``form``; only the value if the ends are equal."""
         point = self.ends is not None and isclose(*self.ends)
         return format_interval(self.value, None if point else self.low, self.high, form)
 
     def clip(self, lowest: float | None, highest: float | None) -> Interval:
-        """Returns the interval with its ends within these bounds, but not past its value."""
+        """Clips the ends to the bounds, but never past the value."""
         if self.ends is None:
             return self
         low, high = self.ends
@@ -72,7 +72,7 @@ class Interval(FormerMembers):
         return replace(self, low=low, high=high)
 
     def map(self, function: Callable[[float], float]) -> Interval:
-        """The interval of an increasing function of the statistic; none beyond all numbers."""
+        """Maps value and ends by an increasing function; without ends if one would overflow."""
         value = function(self.value)
         if self.ends is None:
             return Interval(value)
@@ -83,11 +83,13 @@ class Interval(FormerMembers):
             return Interval(value)
 
 
-# What an interval may say of a column: nothing that the number cannot be, and not everything.
+# Fitting an interval to its column: values that the column cannot have, ends too far apart.
 
 
 def clip_or_drop_ends(column_name: str, interval: Interval) -> Interval:
-    """Clips an interval to its column's range; drops ends that are too far apart to say much."""
+    """Clips an interval to its column's range; drops its ends if the range has no upper bound and
+    the ends differ by more than the factor ``WIDEST``.
+    """
     column = find_column(column_name)
     smallest, largest = column.limits if column else (None, None)
     clipped_interval = interval.clip(smallest, largest)
@@ -101,17 +103,18 @@ def clip_or_drop_ends(column_name: str, interval: Interval) -> Interval:
     return clipped_interval
 
 
-# From intervals to p-values, and their correction for their number.
+# From intervals to p-values, and the correction of p-values for multiple tests.
 
 
 def p_value_above(interval: Interval, bound: float = 0.0) -> float | None:
-    """The probability of such an estimate or a larger one if the truth is at most ``bound``.
+    """Returns the probability of an estimate at least this large if the truth is at most ``bound``.
 
-    By Student's t on the scale that the interval's end towards the bound gives: below 2.5% exactly
-    where the 95% interval lies above it. Beyond the end it falls as slowly as with a degree of
-    freedom less: of few prompts whose lengths are skewed, large deviations are not so rare.
+    By Student's t, with the standard error taken from the interval's end towards the bound: the
+    p-value is below 2.5% exactly where the 95% interval lies above the bound. Beyond the end it
+    falls as slowly as with one degree of freedom less, because with few prompts of skewed lengths
+    large deviations are not so rare.
 
-    Interval and bound are on the scale on which the ends were laid out. None without an interval.
+    Interval and bound are on the scale on which the ends were computed. None without an interval.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -128,7 +131,9 @@ def p_value_above(interval: Interval, bound: float = 0.0) -> float | None:
 
 
 def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
-    """The probability of such an estimate or a smaller one if the truth is at least ``bound``."""
+    """Returns the probability of an estimate at most this large if the truth is at least ``bound``;
+    None without an interval.
+    """
     if interval.ends is None:
         return None
     low, high = interval.ends
@@ -139,10 +144,9 @@ def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
 
 
 def two_sided_p_value(interval: Interval, margin: float = 0.0) -> float | None:
-    """The probability of an estimate this far from 0 if the truth is within the margin, two-sided.
+    """Returns the two-sided p-value of a difference if the truth lies within ``margin`` of 0.
 
-    The interval is of a difference; differences up to the margin are as good as none. None if there
-    is no interval.
+    The interval is that of the difference. None without an interval.
     """
     p_above = p_value_above(interval, margin)
     p_below = p_value_below(interval, -margin)
@@ -152,8 +156,8 @@ def two_sided_p_value(interval: Interval, margin: float = 0.0) -> float | None:
 def adjust_by_holm(p_values: Sequence[float]) -> list[float]:
     """Corrects p-values by Holm's step-down method (Scandinavian Journal of Statistics 6, 1979).
 
-    The chance that any true null among them comes out below alpha is at most alpha, however they
-    depend on each other. The corrected ones are in the same order.
+    The chance that any true null hypothesis among them has a corrected p-value below alpha is at
+    most alpha, however they depend on each other. The order is kept.
     """
     raw = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(raw, kind="stable")
@@ -168,11 +172,12 @@ def bonferroni_ends(
     prompts: float,
     comparisons: int,
 ) -> tuple[float, float] | None:
-    """The ends of a rate's interval if it is one of several that are all to cover (Bonferroni).
+    """Widens a rate's 95% interval so that ``comparisons`` such intervals hold jointly
+    (Bonferroni).
 
-    Whichever of them is looked at then, such as the largest, its interval covers.
-    ``value_and_ends`` are the rate over so many prompts and the ends of its own 95% interval, all
-    positive. None where that is none.
+    The widened interval of any of them, such as the largest rate, then covers with 95%.
+    ``value_and_ends`` are the rate over ``prompts`` prompts and the ends of its own 95% interval,
+    all positive. None if the rate has no such interval, or too few prompts.
     """
     from scipy.special import stdtrit
 
@@ -184,25 +189,25 @@ def bonferroni_ends(
     return value * (low / value) ** wider, value * (high / value) ** wider
 
 
-# Which of several decoders to use, by their speed-ups over plain decoding: whatever answer is
-# printed, of a table, a page, a category or a search, comes from ``choose_decoder``.
+# The choice of a decoder by speed-up over plain decoding. Every printed answer, of a table, a page,
+# a category or a search, comes from ``choose_decoder``.
 
 
-CLOSE = 0.05  # speeds that differ by no more are as good as equal
-_MAX_PROMPTS = 10_000  # prompts that are suggested
+CLOSE = 0.05  # speeds that differ by at most this share count as equal
+_MAX_PROMPTS = 10_000  # largest number of prompts that is suggested
 
 
 class DecoderSpeed(NamedTuple):
-    """How fast a decoder was."""
+    """A decoder's measured speed-up."""
 
     title: str
     speedup: Interval  # over plain decoding
     prompts: float
-    doubt: str = ""  # why it decides nothing
+    doubt: str = ""  # why the measurement cannot decide anything, or ""
 
 
 class DecoderChoice(NamedTuple):
-    """Places of the cells that are surely faster; where none is, the answer and its reason."""
+    """Indices of the decoders that are surely faster; without any, an answer with its reason."""
 
     faster_places: tuple[int, ...] = ()
     answer: str = ""
@@ -210,12 +215,13 @@ class DecoderChoice(NamedTuple):
 
 
 def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> DecoderChoice:
-    """Chooses the cells that are surely faster than plain decoding.
+    """Chooses the decoders that are surely faster than plain decoding.
 
-    The fastest of several is partly luck: that one is faster must hold by intervals that cover all
-    at once (Bonferroni). That none is faster needs each of their own 95% intervals at or below 1.
+    The fastest of several is partly luck, so a decoder is faster only by an interval that holds for
+    all at once (Bonferroni). That none is faster needs each decoder's own 95% interval at or below
+    1.
 
-    ``unit`` is what more of may decide, in words.
+    ``unit`` is the plural noun for what to measure more of, such as prompts.
     """
     own_ends, wide = (
         [
@@ -256,7 +262,8 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
             f"about {_estimate_prompts_to_decide(speed.value, ends, prompts)} {unit} may decide"
         )
     if doubt:
-        rerun_advice = "run it again with another --out"  # else the finished cells are only read
+        # with the same --out the finished cells would only be read
+        rerun_advice = "run it again with another --out"
         advice = f"; {advice}" * (prompts < FEWEST)
         return DecoderChoice(
             (), "cannot decide yet", f"{open_ones}: {doubt}; {rerun_advice}{advice}"
@@ -266,8 +273,11 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
 
 
 def _estimate_prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) -> int:
-    """Twice the prompts, since the next estimate may be nearer to 1, whose interval would leave out
-    1 or lie within ``CLOSE`` of it: its logarithm shrinks with the square root of their number.
+    """Estimates how many prompts would decide, rounded up to tens.
+
+    Twice as many as are needed for an interval around this value that excludes 1 or lies within
+    ``CLOSE`` of it, since the next estimate may be nearer to 1. The interval's width, in
+    logarithms, falls with the square root of the number of prompts.
     """
     reach = log(value / ends[0]) if value > 1 else log(ends[1] / value)
     prompts_needed = 2 * prompts * (reach / max(abs(log(value)), log(1 + CLOSE))) ** 2

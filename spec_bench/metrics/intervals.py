@@ -1,18 +1,18 @@
 """95% intervals over prompts, and over repeats of a run, of any function of sums over prompts.
 
 Rates and their ratios use the studentised bootstrap (Efron and Tibshirani, An Introduction to the
-Bootstrap, section 12.5) of the logarithm: each resample is measured in its own standard error,
-which percentiles leave out, so that they come out too narrow where answers' lengths are skewed.
-Scores cannot leave their two ends, and are often 0 or 1 on a prompt, or the same on all of a
-handful, where resampling sees no spread at all: they have intervals of their own. So have other
-numbers of which few prompts differ from the rest (``interval_where_few_differ``). How often the
-intervals cover is measured by ``scripts/check/interval_coverage.py`` and
-``scripts/check/verdict_null.py``.
+Bootstrap, section 12.5) of the logarithm: each resample is divided by its own standard error. The
+percentile bootstrap does not do so, and its intervals are too narrow where answers' lengths are
+skewed. Scores have intervals of their own: they are bounded, often 0 or 1 on a prompt, and may be
+equal on all of a few prompts, where resampling sees no spread. Numbers that differ on few prompts
+also have intervals of their own (``interval_where_few_differ``).
+``scripts/check/interval_coverage.py`` and ``scripts/check/verdict_null.py`` measure how often the
+intervals cover the true value.
 
-A statistic is any function of sums over prompts, so a resample of the prompts is a resample of the
-columns of per-prompt numbers, all columns together (paired by prompt). Seed and number of resamples
-are fixed, so that two cells with the same prompts in the same order see the same resamples and a
-rerun prints the same interval.
+A statistic is any function of sums over prompts, so resampling the prompts means resampling the
+per-prompt numbers of all columns together (paired by prompt). Seed and number of resamples are
+fixed: two cells with the same prompts in the same order get the same resamples, and a rerun prints
+the same interval.
 """
 
 import functools
@@ -33,10 +33,10 @@ _BATCH_VALUES = 2_000_000  # numbers resampled at a time, to bound memory on lar
 _STEP = 1e-5  # relative step of the numerical derivatives
 _ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 _DRAWS = 9_999
-_FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t is used instead
+_FEW_PROMPTS = 8  # with fewer there are too few distinct resamples: Student's t is used instead
 _NORMAL = 1.959963984540054
 
-# columns that grow with tokens per call, and the one that falls
+# Power of tokens per call that a column is proportional to.
 AS_TAU = {
     "speedup": 1,
     "speedup_end_to_end": 1,
@@ -52,9 +52,9 @@ Statistic = Callable[[Array], Array]
 
 
 class _PromptError(NamedTuple):
-    """A standard error over prompts, and how many of them the interval reaches down and up."""
+    """A standard error over prompts, and the interval's reach below and above in its multiples."""
 
-    error: float | None  # None if some resample has no value, 0 if prompts do not differ
+    error: float | None  # None if a resample has no value, 0 if all prompts are equal
     factor_below: float = 0.0
     factor_above: float = 0.0
 
@@ -64,10 +64,9 @@ def ratio_interval(
     denominators: ArrayLike,
     largest_difference: float = nan,
 ) -> Interval | None:
-    """Interval of a ratio of sums, numerator and denominator paired by prompt.
-
-    Studentised, on the logarithm where every numerator is positive. Each is one number per prompt,
-    or (repeats, prompts). A ``interval_where_few_differ`` where few prompts differ.
+    """Computes the interval of a ratio of sums from (prompts,) or (repeats, prompts), paired by
+    prompt: studentised, on the logarithm if all numbers are positive, or
+    ``interval_where_few_differ``.
     """
     table = _stack_columns(numerators, denominators)
     return (
@@ -82,15 +81,15 @@ def rate_ratio_interval(
     baseline_numerators: ArrayLike,
     baseline_denominators: ArrayLike,
 ) -> Interval | None:
-    """Interval of one ratio of sums over another (a speed-up), all paired by prompt, likewise."""
+    """Computes the interval of one ratio of sums over another (a speed-up), paired by prompt."""
     return ratio_intervals(
         [_stack_columns(numerators, denominators, baseline_numerators, baseline_denominators)]
     )[0]
 
 
 def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
-    """Intervals of several tables (columns, repeats, prompts): of two columns a ratio of sums, of
-    four one ratio over another.
+    """Computes intervals for tables (columns, repeats, prompts): with two columns of a ratio of
+    sums, with four of one such ratio over another. None for a ratio without a value.
     """
     return make_in_groups(
         _make_same_shape_ratio_intervals,
@@ -103,16 +102,16 @@ RATIOS: dict[int, Statistic] = {
     2: lambda sums: sums[0] / sums[1],
     4: lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]),
 }
-"""By how many columns it is made of: a ratio, and one ratio over another."""
+"""Statistics by number of columns: a ratio of sums, and one such ratio over another."""
 
 
 def _stack_columns(*parts: ArrayLike) -> Array:
-    """One cell's columns (columns, repeats, prompts)."""
+    """Stacks a cell's columns to a table (columns, repeats, prompts)."""
     return _make_checked_table(np.stack([np.asarray(part, float) for part in parts]))
 
 
 def _make_same_shape_ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
-    """Returns intervals of tables of one shape, on the logarithm where all numbers are positive."""
+    """Computes intervals for tables of one shape, on the logarithm if all numbers are positive."""
     ratio = RATIOS[len(tables[0])]
     data = np.stack(tables, axis=1)
     if not (data > 0).all():
@@ -129,19 +128,17 @@ def _make_same_shape_ratio_intervals(tables: Sequence[Array]) -> list[Interval |
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """The median of one number per prompt with the order statistics that enclose it, whatever the
-    distribution of the values; fewer than six have no ends.
-
-    The narrowest pair of equal ranks from both ends that covers the distribution's median in at
-    least 95% of samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
-    Raises ValueError: no values.
+    """Computes the median of one number per prompt between order statistics, for any distribution:
+    the narrowest pair of equal ranks from both ends that covers the median in at least 95% of
+    samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6). Without ends for
+    fewer than six values. Raises ValueError if there are none.
     """
     from scipy.special import bdtr
 
     sorted_values = np.sort(np.asarray(values, dtype=np.float64))
     if not sorted_values.size:
         raise ValueError("a median needs at least one value")
-    # Leaving out that many at each end misses the median with this probability.
+    # At index k: the probability to miss the median if k values are left out at each end.
     miss_chances = 2 * bdtr(
         np.arange(sorted_values.size // 2, dtype=np.float64), sorted_values.size, 0.5
     )
@@ -153,14 +150,15 @@ def median_interval(values: Sequence[float]) -> Interval:
     return Interval(median, float(sorted_values[left_out]), float(sorted_values[-1 - left_out]))
 
 
-# Scores: numbers between two ends that they cannot leave, and differences of two.
+# Scores, which are bounded to 0..1, and differences of two scores.
 
 
 def mean_interval(
     scores: Sequence[float], scores_per_prompt: Sequence[float] | None = None
 ) -> Interval:
-    """Interval of a mean score in 0..1 over prompts: ``scores`` are a score per prompt, or sums of
-    as many as ``scores_per_prompt`` says. Raises ValueError: no prompts.
+    """Computes the interval of a mean score in 0..1 over prompts. ``scores`` has one score per
+    prompt, or the sum of as many scores as ``scores_per_prompt`` has for the prompt. Raises
+    ValueError if there are no prompts.
     """
     denominators = [1.0] * len(scores) if scores_per_prompt is None else scores_per_prompt
     interval = score_interval(lambda sums: sums[0] / sums[1], [scores, denominators])
@@ -169,15 +167,15 @@ def mean_interval(
 
 
 def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
-    """The interval of a score in 0..1: Clopper and Pearson's for as many prompts as its spread is
-    worth.
+    """Computes a score's interval in 0..1: Clopper and Pearson's for an effective number of
+    prompts.
 
-    Korn and Graubard (Survey Methodology 24, 1998): the standard error, here the jackknife's, says
-    how many independent right-or-wrong answers would know the score as well, and their number is
-    lowered by what Student's t is wider than the normal distribution. Where no prompt differs it is
-    theirs. The ``columns`` are (columns, prompts). Ends are empty for fewer than ``FEWEST`` prompts
-    or where leaving out a prompt leaves no value; None if the score has no value at all. Raises
-    ValueError: no prompts.
+    Korn and Graubard (Survey Methodology 24, 1998): the effective number is that of independent
+    right-or-wrong answers with the same standard error, here the jackknife's. It is reduced by the
+    square of Student's t over the normal quantile. If no prompts differ, it is the number of
+    prompts. ``columns`` are (columns, prompts). Without ends for fewer than ``FEWEST`` prompts or
+    if the score without some prompt has no value; None if the score itself has no value. Raises
+    ValueError if there are no prompts.
     """
     from scipy.special import betaincinv
 
@@ -203,12 +201,14 @@ def score_difference_interval(
     columns: ArrayLike,
     largest_difference: float | None = None,
 ) -> Interval | None:
-    """Returns the interval of a difference of scores, paired by prompt, on the same terms.
+    """Computes the interval of a difference of scores, paired by prompt.
 
-    Student's t on what each prompt adds (the jackknife's pseudo-values), with two more prompts
-    worth half a plus and half a minus each of the largest that any adds, of 1 where none does, or
-    of ``largest_difference`` where that is more (after Agresti and Min, Statistics in Medicine 24,
-    2005): equal answers on some prompts do not make sure that all are.
+    Student's t on the jackknife's pseudo-values of the prompts and of two artificial prompts, which
+    add 0 to their sum and the square of the largest absolute pseudo-value to the sum of their
+    squares (after Agresti and Min, Statistics in Medicine 24, 2005): equal answers on some prompts
+    do not prove that all answers are equal. That largest value is taken as ``largest_difference``
+    if it is smaller; without this argument as 1 if all pseudo-values are 0. Without ends, and None,
+    as in ``score_interval``.
     """
     value, values = _compute_value_and_jackknife(statistic, columns)
     if value is None or values is None:
@@ -228,8 +228,8 @@ def score_difference_interval(
 def _compute_value_and_jackknife(
     statistic: Statistic, columns: ArrayLike
 ) -> tuple[float | None, Array | None]:
-    """A statistic's value, and those without each prompt; None where one is none, or for fewer than
-    ``FEWEST`` prompts.
+    """Computes a statistic with and without each prompt; None if not finite or, the latter, too
+    few.
     """
     data = _make_checked_table(columns)[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -241,9 +241,9 @@ def _compute_value_and_jackknife(
 
 
 def pseudo_values(statistic: Statistic, columns: ArrayLike) -> Array:
-    """Returns what each prompt adds to a function of sums over prompts: its value where that is a
-    mean, else the pseudo-value. Of columns (columns, prompts), two prompts at least, these are
-    (prompts,) numbers whose mean is about the statistic.
+    """Computes each prompt's jackknife pseudo-value of a statistic, (prompts,), from columns
+    (columns, prompts), two prompts at least; it is the prompt's own value if the statistic is a
+    mean.
     """
     data = _make_checked_table(columns)[:, 0]
     prompts = data.shape[1]
@@ -252,12 +252,11 @@ def pseudo_values(statistic: Statistic, columns: ArrayLike) -> Array:
 
 
 def sign_flip_p_value(differences: ArrayLike) -> float:
-    """Returns the p-value of differences whose signs are a matter of chance, two-sided.
+    """Computes the two-sided p-value of paired differences (prompts,) if their signs are random.
 
-    The randomisation test of paired answers: if both sides draw from one distribution, either could
-    have given either answer. Where all that differ do so by the same amount it is the exact test of
-    McNemar on the discordant prompts, else signs are drawn ``_DRAWS`` times, from a fixed seed.
-    ``differences`` (prompts,) are one side less the other.
+    The randomisation test of paired answers: if both sides draw from one distribution, their
+    answers are interchangeable. If all non-zero differences have the same size, it is McNemar's
+    exact test on the discordant prompts; else signs are drawn ``_DRAWS`` times, from a fixed seed.
     """
     from scipy.special import bdtr
 
@@ -279,19 +278,19 @@ def _draw_signs(prompts: int) -> Array:
     return np.random.default_rng(SEED).choice((-1.0, 1.0), (_DRAWS, prompts))
 
 
-# Numbers of which most prompts show nothing, such as tokens per call of a look-up that seldom hits.
+# Numbers that are equal on most prompts, such as tokens per call of a look-up that seldom hits.
 
 
 class UsualNumber(NamedTuple):
-    """The number that most prompts have on their own."""
+    """The value that a statistic has on most single prompts."""
 
     value: float
-    unlike_count: int  # prompts that have another
+    unlike_count: int  # prompts with a different value
 
 
 def find_usual_number(statistic: Statistic, columns: ArrayLike) -> UsualNumber | None:
-    """Finds the number that most prompts have on their own; None where five have another, or half
-    of them.
+    """Finds the value of a statistic on most single prompts; None if ``FEWEST`` or half have
+    another.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(_make_checked_table(columns).sum(axis=1))
@@ -304,12 +303,12 @@ def find_usual_number(statistic: Statistic, columns: ArrayLike) -> UsualNumber |
 def interval_where_few_differ(
     statistic: Statistic, columns: ArrayLike, largest_difference: float
 ) -> Interval | None:
-    """The interval of a number of which few prompts differ from the others; None if more do, or if
-    it has repeats, which do.
+    """Computes the interval of a statistic that few prompts change; None if many do, or with
+    repeats, or for fewer than ``FEWEST`` prompts.
 
-    It is that of a difference of scores from the usual number, in which ``largest_difference`` is
-    how far a prompt can be from it: of five look-ups without a hit the sixth may hit. Exact where
-    it is 0, without ends where it is not known.
+    It is the interval of a difference of scores, taken from the usual value. ``largest_difference``
+    is how far a prompt can be from that value: after five look-ups without a hit, the sixth may
+    hit. If it is 0 the interval is exact; if it is not known there are no ends.
     """
     table = _make_checked_table(columns)
     data = table.sum(axis=1)
@@ -327,10 +326,9 @@ def interval_where_few_differ(
 
 
 def widen_to_tau_width(interval: Interval, tau: Interval | None, column_name: str) -> Interval:
-    """Widens a column's interval until its ends are as far, as a share, as those of tokens per call
-    where few prompts differ in these: a prompt to come with more of them is as much faster. A
-    speed-up's own ends do not count where they are too far apart to say anything: seconds that
-    stall are told apart elsewhere.
+    """Widens a column's interval to the relative width of that of tokens per call, if few prompts
+    differ in these: future prompts with more tokens per call are faster in proportion. Ends of a
+    speed-up that differ by the factor ``WIDEST`` or more are ignored.
     """
     if column_name not in AS_TAU or not (
         interval.ends and tau and tau.ends and tau.shrink_power > 0.5
@@ -347,9 +345,9 @@ def widen_to_tau_width(interval: Interval, tau: Interval | None, column_name: st
 
 
 def sum_by_clock(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
-    """Sums prompts whose seconds are shares of one clock, (..., repeats, prompts): they are no more
-    independent than its windows. Fewer than five windows are one block, of which only rounds tell
-    more; repeats of one prompt do not.
+    """Sums prompts that share a clock, (..., repeats, prompts) -> (..., repeats, clocks). Fewer
+    than ``FEWEST`` clocks become one block. Without clocks, or for fewer than ``FEWEST`` prompts,
+    the table is kept, but the repeats of a single prompt are summed.
     """
     if len(clocks) < FEWEST:
         return table.sum(axis=-2, keepdims=True) if table.shape[-1] == 1 else table
@@ -363,46 +361,47 @@ def sum_by_clock(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
 
 @dataclass(frozen=True)
 class SumOfStatistics:
-    """A statistic that is a sum of statistics, each of columns of its own.
+    """A sum of statistics, each a function of its own columns.
 
     A derivative by one column then needs only one term, which keeps a mean over hundreds of
     comparisons cheap.
     """
 
-    # how many columns each takes, in their order, and the term
+    # each term with its number of columns, in the order of the columns
     terms: tuple[tuple[int, Statistic], ...]
 
     def __call__(self, sums: Array) -> Array:
-        """Sums (columns, batch) -> values (batch,)."""
+        """Maps sums (columns, batch) to values (batch,)."""
         return np.sum([term(part) for term, part in self.split_columns(sums)], axis=0)
 
     def split_columns(self, sums: Array) -> Iterator[tuple[Statistic, Array]]:
-        """Every term with its columns."""
+        """Yields each term with its part of the columns."""
         ends = np.cumsum([width for width, _ in self.terms])
         parts = np.split(sums, ends[:-1])
         return zip((term for _, term in self.terms), parts, strict=True)
 
 
 def bootstrap_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
-    """Studentised bootstrap of a smooth function of sums over prompts.
+    """Computes the studentised bootstrap interval of a smooth function of sums over prompts.
 
-    Each resample is measured in its own standard error (the delta method's), the interval then laid
-    out in the data's own (the jackknife's, safer for few prompts); neither side is shorter than
-    Student's t. With repeats the prompts are resampled as blocks, all repeats of one together; the
-    difference between whole repeats adds its own variance, and the quantiles widen by the degrees
-    of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946). Of one block
-    that was measured in ``FEWEST_ROUNDS`` or more that is Student's t over these.
+    Each resample is divided by its own standard error (the delta method's); the interval is then
+    scaled by the data's (the jackknife's, safer for few prompts), and neither side is shorter than
+    Student's t. With repeats, a prompt is resampled together with all its repeats; the differences
+    between whole repeats add a variance of their own, and the quantiles widen by the degrees of
+    freedom of both variances (Satterthwaite, Biometrics Bulletin 2, 1946). For a single prompt or
+    block with at least ``FEWEST_ROUNDS`` repeats, it is Student's t over these.
 
-    The statistic is differentiable, best on a scale where its errors are symmetric (the logarithm
-    of a rate); columns are (columns, prompts), or (columns, repeats, prompts). Ends are empty for
-    fewer than ``FEWEST`` prompts, if these do not differ or if a resample has no value; None if the
-    statistic has no value at all. Raises ValueError: no prompts, or columns of unequal length.
+    The statistic must be differentiable, and is best on a scale where its errors are symmetric (the
+    logarithm of a rate). ``columns`` are (columns, prompts) or (columns, repeats, prompts). Without
+    ends for fewer than ``FEWEST`` prompts, if no prompts differ, or if a resample has no value;
+    None if the statistic has no value. Raises ValueError if there are no prompts, or columns of
+    unequal length.
     """
     return bootstrap_intervals(statistic, [_make_checked_table(columns)])[0]
 
 
 def bootstrap_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[Interval | None]:
-    """Computes ``bootstrap_interval`` of several tables (columns, repeats, prompts)."""
+    """Computes ``bootstrap_interval`` for several tables (columns, repeats, prompts)."""
     return make_in_groups(
         lambda same: _bootstrap_cells(statistic, np.stack(same, axis=1)),
         tables,
@@ -411,7 +410,7 @@ def bootstrap_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[I
 
 
 def _bootstrap_cells(statistic: Statistic, data: Array) -> list[Interval | None]:
-    """Returns the intervals of several cells, of columns (columns, cells, repeats, prompts)."""
+    """Computes the intervals of several cells from columns (columns, cells, repeats, prompts)."""
     repeats, prompts = data.shape[2:]
     blocks = data.sum(axis=2)
     seed_variances = np.zeros(data.shape[1])
@@ -446,16 +445,15 @@ def _build_interval(
         return Interval(value) if isfinite(value) else None
     variance = error**2 + seed_variance
     freedom = float(prompts - 1)
-    if sqrt(variance) <= 1e-9 * max(
-        1.0, abs(value)
-    ):  # exact where it is one measurement over itself
+    # exact if it is a measurement over itself
+    if sqrt(variance) <= 1e-9 * max(1.0, abs(value)):
         is_itself = abs(value) <= 1e-9
         return Interval(0.0, 0.0, 0.0, degrees_of_freedom=freedom) if is_itself else Interval(value)
     if seed_variance > 0:
         small = seed_variance**2 / (repeats - 1)
         freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))
         wider = t_critical_value(freedom)
-        if error > 0:  # the skew of the prompts' quantiles is kept
+        if error > 0:  # keep the skew of the prompts' quantiles
             wider /= t_critical_value(prompts - 1)
         else:
             factor_below = 1.0
@@ -502,13 +500,11 @@ def _draw_t_values(
     value: float,
     linear_error: float,
 ) -> Array | None:
-    """Draws t* = (theta* - theta) / se* of resampled prompts; none of fewer than `_FEW_PROMPTS`,
-    and None if some resample has no value.
-    """
+    """Draws t* = (theta* - theta) / se* of resamples; empty if few, None if one has no value."""
     prompts = cell_blocks.shape[-1]
     few = prompts < _FEW_PROMPTS
     t_values = [np.empty(0)]
-    if few and (cell_blocks > 0).all():  # nothing that has no value can be drawn
+    if few and (cell_blocks > 0).all():  # every resample has a value
         return t_values[0]
     for weights in _make_resample_counts(prompts):
         draw_counts = weights.astype(np.float64)
@@ -517,7 +513,7 @@ def _draw_t_values(
             return None
         if not few:
             errors = _compute_resample_errors(statistic, cell_blocks, draw_counts)
-            # A resample of the same prompt throughout has no error of its own and says nothing.
+            # Resamples of a single repeated prompt have no standard error: left out.
             t_values.append(((resampled_values - value) / errors)[errors > 1e-6 * linear_error])
     return np.concatenate(t_values)
 
@@ -531,8 +527,9 @@ def t_critical_value(degrees_of_freedom: float) -> float:
 
 
 def leave_one_out(statistic: Statistic, blocks: Array) -> Array:
-    """The statistic (..., prompts) without each prompt in turn, its sums scaled to as many prompts;
-    NaN or infinite where there is none. Blocks are (columns, ..., prompts), two prompts at least.
+    """Computes the statistic without each prompt in turn, (..., prompts), sums scaled to all
+    prompts, from ``blocks`` (columns, ..., prompts), two prompts at least; NaN or infinite if it
+    has no value.
     """
     prompts = blocks.shape[-1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -542,8 +539,8 @@ def leave_one_out(statistic: Statistic, blocks: Array) -> Array:
 
 @functools.lru_cache(maxsize=4)
 def _make_resample_counts(prompts: int) -> tuple[NDArray[np.uint16], ...]:
-    """How often each prompt is drawn: (prompts, batch) arrays that together are all resamples. They
-    are the same for every cell of a table.
+    """Draws how often each prompt is in each resample: (prompts, batch) arrays, ``RESAMPLES`` in
+    all.
     """
     batch = max(1, _BATCH_VALUES // prompts)
     rng = np.random.default_rng(SEED)
@@ -553,8 +550,8 @@ def _make_resample_counts(prompts: int) -> tuple[NDArray[np.uint16], ...]:
 
 
 def _compute_resample_errors(statistic: Statistic, blocks: Array, resample_counts: Array) -> Array:
-    """Standard errors (batch,) of resamples, of ``blocks`` (columns, prompts) and how often each
-    prompt was drawn (prompts, batch).
+    """Computes standard errors (batch,) of resamples drawn ``resample_counts`` (prompts, batch)
+    times.
     """
     prompts = blocks.shape[1]
     influence = blocks.T @ _gradient(statistic, blocks @ resample_counts)
@@ -564,7 +561,9 @@ def _compute_resample_errors(statistic: Statistic, blocks: Array, resample_count
 
 
 def _gradient(statistic: Statistic, sums: Array) -> Array:
-    """(columns, batch) derivatives of the statistic by each sum, by central differences."""
+    """Computes the derivatives of the statistic by each sum, (columns, batch), by central
+    differences.
+    """
     if isinstance(statistic, SumOfStatistics):
         return np.concatenate(
             [_gradient(term, part) for term, part in statistic.split_columns(sums)]
@@ -580,18 +579,18 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
 
 
 def _jackknife_error(values: Array) -> Array:
-    """Standard error from the values without one prompt at a time, along the last axis."""
+    """Computes the jackknife's standard error from ``leave_one_out`` values (last axis)."""
     prompts = values.shape[-1]
     return np.sqrt(_sum_squared_deviations(values) * (prompts - 1) / prompts)
 
 
 def _sum_squared_deviations(values: Array) -> Array:
-    """Returns the sum of squared deviations along the last axis."""
+    """Sums the squared deviations from the mean along the last axis."""
     return np.asarray(((values - values.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1))
 
 
 def _make_checked_table(columns: ArrayLike) -> Array:
-    """(columns, repeats, prompts). Raises ValueError: no prompts, or columns of unequal length."""
+    """Converts to (columns, repeats, prompts). Raises ValueError if empty or of unequal length."""
     data = np.asarray(columns, dtype=np.float64)
     if data.ndim == 2:
         data = data[:, None, :]

@@ -1,4 +1,4 @@
-"""What a metric is: a pure function of one cell's records that fills the column of its name.
+"""Metrics: pure functions of one cell's records, each for the column of its name.
 
     @metric("draft_share", title="draft share", kind="time", interval=True,
             definition="s inside draft forward passes / s of decoding")
@@ -6,8 +6,8 @@
         draft_s = tuple(g.draft_s for g in generations)
         return PromptSums(draft_s, tuple(g.decode_s for g in generations))
 
-A column of ours is in ``columns.csv`` and needs only its name here. Another package names the
-module with its metrics as an entry point of ``spec_bench.metrics``.
+Our own columns are in ``columns.csv``, so their metrics give only the name. Another package names
+the module with its metrics as an entry point of ``spec_bench.metrics``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,29 +30,29 @@ from spec_bench.vocabulary.columns import Column
 
 @dataclass(frozen=True)
 class PromptSums(FormerMembers):
-    """A ratio of sums, kept apart by prompt so that prompts can be resampled."""
+    """A ratio of sums with its terms by prompt, so that prompts can be resampled."""
 
     former_members: ClassVar = {"blocks": "to_arrays", "room": "largest_difference"}
     numerators: tuple[float, ...]  # one number per prompt
     denominators: tuple[float, ...]  # one number per prompt, in the same order
-    # the increasing function of the ratio that is the number; None: the ratio itself
+    # increasing function from the ratio to the metric's value; None if it is the ratio itself
     mapped: Callable[[float], float] | None = field(default=None, compare=False)
     # how often the prompts were measured; with several, all prompts of the first repeat come before
     # those of the second
     repeats: int = 1
-    # the least and the most that a prompt's ratio can be, where the records know them
+    # smallest and largest possible ratio of a prompt; None if the records do not determine them
     limits: tuple[float, float] | None = None
-    # of each prompt the clock that its seconds are a share of, where several have one
+    # each prompt's clock, if prompts share the seconds of a clock; else empty
     clocks: tuple[float, ...] = ()
 
     @property
     def largest_difference(self) -> float:
-        """How far two prompts' ratios can be apart; NaN: unknown."""
+        """Largest possible difference of two prompts' ratios; NaN if it is not known."""
         return float(np.ptp(self.limits or nan))
 
     @property
     def value(self) -> float | None:
-        """Sum of the numerators over sum of the denominators, mapped."""
+        """Sum of the numerators over sum of the denominators, mapped; None if the latter is 0."""
         denominator = sum(self.denominators)
         if not denominator:
             return None
@@ -60,7 +60,9 @@ class PromptSums(FormerMembers):
         return self.mapped(ratio) if self.mapped else ratio
 
     def to_arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Converts numerators and denominators to (repeats, prompts) each, or (repeats, clocks)."""
+        """Converts numerators and denominators to (repeats, prompts) each, or (repeats, clocks) if
+        prompts share clocks.
+        """
         table = np.array([self.numerators, self.denominators], float)
         numerators, denominators = sum_by_clock(table.reshape(2, self.repeats, -1), self.clocks)
         return numerators, denominators
@@ -68,7 +70,7 @@ class PromptSums(FormerMembers):
 
 @dataclass(frozen=True)
 class CellRecords(FormerMembers):
-    """All that a number of a cell may be computed from."""
+    """Records of a cell and its baseline, from which all its metrics are computed."""
 
     former_members: ClassVar = {
         "again": "later_repeats",
@@ -83,21 +85,23 @@ class CellRecords(FormerMembers):
     draft_calls: float | None = None
     # r = parameters(draft) / parameters(target); 0 if no model drafts
     parameter_ratio: float | None = None
-    # the generations of every later repeat, one per prompt in the same order; they deliver what the
-    # first ones did, only their times are new
+    # the generations of every later repeat, one per prompt in the same order; their tokens are
+    # those of the first repeat, only their times differ
     later_repeats: Sequence[Sequence[Generation]] = ()
     later_baseline_repeats: Sequence[Sequence[Generation]] = ()  # likewise the baseline's
     batched: bool = False  # whether a generation's seconds are its share of a batch's
-    depth: int | None = None  # the most levels of a tree; None: as many as some had
+    depth: int | None = None  # largest number of tree levels; None: the largest recorded
 
     @property
     def ids(self) -> list[str]:
-        """The prompts, in the order of the generations."""
+        """Prompt ids, in the order of the generations."""
         return [generation.prompt_id for generation in self.generations]
 
     @property
     def clocks(self) -> tuple[float, ...]:
-        """Of each generation what all have alike that share its clock; none of single ones."""
+        """For each generation, a number that is equal for the generations of one batch, which share
+        its seconds; empty if the cell is not batched.
+        """
         generations = self.generations if self.batched else ()
         return tuple(
             round(generation.target_s / (generation.decode_s or 1.0), 9)
@@ -106,30 +110,31 @@ class CellRecords(FormerMembers):
 
     @property
     def repeats(self) -> tuple[Sequence[Generation], ...]:
-        """The generations of every repeat, the first one's first."""
+        """The generations of every repeat, beginning with the first repeat."""
         return (self.generations, *self.later_repeats)
 
     @property
     def windows(self) -> list[Generation]:
-        """Every time that a prompt was decoded."""
+        """All generations of all repeats."""
         return [generation for repeat in self.repeats for generation in repeat]
 
 
 Summand = Callable[[Any], Any]
-"""A generation's term of a sum, None if not recorded; of ``GenerationArrays`` an array."""
+"""Function from a generation to its term of a sum, or None if that was not recorded; given
+``GenerationArrays`` it returns an array."""
 Number = PromptSums | Interval | float | int | str | None
-"""What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
+"""Result of a metric; ``PromptSums`` get an interval, anything else is kept as it is."""
 
 
 MEASURED_ANEW = ("time", "energy")
-"""Kinds of columns whose numbers every repeat of the prompts measures anew."""
+"""Kinds of columns that are measured in every repeat; all others come from the first repeat."""
 
 
 def pool_repeats(numbers: Sequence[Number], clocks: tuple[float, ...] = ()) -> Number:
-    """Returns one number of several repeats of the same prompts.
+    """Pools the numbers of several repeats of the same prompts; None if a repeat has none.
 
-    A ratio of sums is over all repeats, of prompts with these ``clocks``, a plain number is their
-    mean, or None if a repeat has none; anything else is the first repeat's.
+    Ratios of sums are pooled to one over all repeats, whose prompts have these ``clocks``; plain
+    numbers are averaged; of anything else the first repeat's is returned.
     """
     sums = [number for number in numbers if isinstance(number, PromptSums)]
     if any(number is None for number in numbers):
@@ -146,15 +151,15 @@ def pool_repeats(numbers: Sequence[Number], clocks: tuple[float, ...] = ()) -> N
 class Metric:
     """A registered metric."""
 
-    column: Column  # what it fills
-    function: Callable[[Any], Number]  # of the generations, or of all `CellRecords`
-    of_cell: bool = False  # which of the two
-    # the ratio of sums that it is made of, for ``windows.GenerationArrays`` too; None: unknown, ():
-    # none
+    column: Column  # the column that it fills
+    function: Callable[[Any], Number]  # takes the generations, or `CellRecords` if `of_cell`
+    of_cell: bool = False
+    # numerator and denominator if it is a ratio of sums, also for ``arrays.GenerationArrays``;
+    # None: unknown, (): it is no such ratio
     sums: Sequence[Summand] | None = None
 
     def compute(self, cell: CellRecords) -> Number:
-        """Returns the cell's number; seconds and joules over all repeats, all else of the first."""
+        """Computes the cell's number: times and energies over all repeats, all else from one."""
         if self.of_cell:
             return self.function(cell)
         if self.column.kind not in MEASURED_ANEW:
@@ -162,14 +167,14 @@ class Metric:
         return pool_repeats([self.function(repeat) for repeat in cell.repeats], cell.clocks)
 
     def value(self, cell: CellRecords) -> float | int | str | None:
-        """Returns the cell's number without its interval."""
+        """Computes the cell's number without its interval."""
         number = self.compute(cell)
         return number.value if isinstance(number, PromptSums | Interval) else number
 
 
 def get_or_register_column(name: str, facts: Mapping[str, Any]) -> Column:
-    """The column of that name: ours, or as another package declares its own. Raises ValueError:
-    there is none, or its name is taken.
+    """Returns the column of this name: one of ours, or with ``facts`` another package's, which is
+    registered. Raises UsageError if there is no such column, or its name is taken.
     """
     return columns.register_column(Column(name, **facts)) if facts else columns.get_column(name)
 
@@ -190,12 +195,12 @@ metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _make_metric
 
 @lru_cache(maxsize=64)
 def _cached_ratio_interval(sums: PromptSums) -> Interval | None:
-    """Resampled once, however many numbers follow from it."""
+    """Computes the interval of a ratio of sums; cached, as several numbers use the same ratio."""
     return ratio_interval(*sums.to_arrays(), sums.largest_difference)
 
 
 def compute_interval(sums: PromptSums) -> Interval | None:
-    """Returns the ratio with its interval, mapped."""
+    """Computes the ratio with its interval, mapped; None if it has no value."""
     interval = _cached_ratio_interval(sums)
     return interval and clip_and_map_interval(sums, interval)
 
@@ -211,7 +216,7 @@ def ratio_of_sums(
     numerator: Summand,
     denominator: Summand,
 ) -> PromptSums | None:
-    """Returns one sum over generations over another; None if a record lacks a number."""
+    """Builds a ratio of sums over generations; None if a generation lacks a number."""
     pairs = [(numerator(generation), denominator(generation)) for generation in generations]
     known_pairs = [(float(a), float(b)) for a, b in pairs if a is not None and b is not None]
     if len(known_pairs) < len(pairs):

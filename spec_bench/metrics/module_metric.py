@@ -1,12 +1,12 @@
-"""Any metric module behind the interface of the ``evaluate`` package.
+"""Any metric module with the interface of the ``evaluate`` package.
 
-A name is one of those that ship here (``sacrebleu``, ``rouge``), the path of a module on this
-machine (a ``.py`` file, or a folder holding one of the same name), or an id on the hub. A file with
+A name is that of a module that ships here (``sacrebleu``, ``rouge``), the path of a module on this
+machine (a ``.py`` file, or a folder with a file of the same name), or an id on the hub. A file with
 a function ``compute(predictions, references)`` is enough, where ``references`` has a list of texts
-for each prompt; one that does not name them, or gives them a default, needs none. Every
-number that a module returns is a value, and so is the mean of every list with one number per
-prompt; other lists (n-gram counts) are parts of a score and are left out. A module is a black box,
-so its values have no intervals.
+for each prompt; a function without this argument, or with a default for it, needs no references.
+Every number that a module returns becomes a value, and so does the mean of every list with one
+number per prompt; other lists (n-gram counts) are left out. How a module computes its values is not
+known, so they have no intervals.
 """
 
 import ast
@@ -35,7 +35,7 @@ TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 class ModuleScore:
-    """One loaded module."""
+    """A loaded metric module."""
 
     def __init__(self, name: str, module: Any, origin: str) -> None:
         self.name = name  # begins the names of its columns
@@ -43,7 +43,7 @@ class ModuleScore:
         self._origin = origin
         features = module.features
         shapes = features if isinstance(features, list) else [features]
-        # What a prompt's references may be; empty where the module takes none.
+        # Accepted types of a prompt's references; empty if the module takes no references.
         self._kinds = [shape["references"] for shape in shapes if "references" in shape]
         self.needs_references = bool(self._kinds) and not getattr(module, "optional", False)
 
@@ -53,9 +53,9 @@ class ModuleScore:
         references: Sequence[Sequence[str]],
         **options: Any,
     ) -> tuple[dict[str, Interval], str]:
-        """Column name -> value, which may be NaN or infinite, and the signature; a module of ours
-        may take more. Raises ValueError: a prompt without a reference, or a module that refuses or
-        returns nothing.
+        """Computes the module's columns (name -> value, which may be NaN or infinite) and its
+        signature; ``options`` are passed on to the module. Raises UsageError if a prompt lacks a
+        reference that is needed, or if the module fails or returns no number.
         """
         for index, prompt_references in enumerate(references):
             if not prompt_references and self.needs_references:
@@ -80,7 +80,7 @@ class ModuleScore:
             and len(value) == len(predictions)
             and all(map(_is_number, value))
         }
-        if lists:  # with twice the prompts, one with a number per prompt has twice the length
+        if lists:  # with twice the prompts, a list with a number per prompt has twice the length
             doubled_score, _ = self._compute_values_and_signature(
                 [*predictions, *predictions], [*golds, *golds], **options
             )
@@ -101,7 +101,7 @@ class ModuleScore:
         golds: Sequence[Any],
         **options: Any,
     ) -> tuple[dict[str, Any], str]:
-        """Calls the module once; returns its values, and its signature or ""."""
+        """Calls the module once; returns its values and its signature ("" if it has none)."""
         try:
             reference_arguments = {"references": list(golds)} if self._kinds else {}
             result = self._module.compute(
@@ -110,7 +110,7 @@ class ModuleScore:
                 **options,
             )
         except Exception as error:
-            # A module is the user's or the hub's: whatever it raises is about these texts.
+            # The module's code is the user's or the hub's, so it may raise anything.
             reason = to_one_line(error, 300)
             last_frame = extract_tb(error.__traceback__)[-1]
             file_name = Path(last_frame.filename).name
@@ -123,7 +123,7 @@ class ModuleScore:
         return values, str(values.pop("signature", ""))
 
     def _accepts_multiple_references(self) -> bool:
-        """Returns whether a prompt's references may be several texts."""
+        """Returns whether the module takes several references per prompt."""
         list_types = {"Sequence", "List", "LargeList"}
         return any(
             isinstance(kind, list) or type(kind).__name__ in list_types for kind in self._kinds
@@ -132,9 +132,10 @@ class ModuleScore:
 
 @cache
 def make_word_splitter(tokenize: str | None, latin_only: bool) -> Callable[[str], list[str]]:
-    """Returns what finds the words of a text in lower case as sacrebleu does, by its name for that;
-    None: by 13a, or those in Latin letters alone, as rouge-score does. Raises ValueError: no such
-    name, or one whose package or file is not there.
+    """Returns a function that splits a text into lower-case words as sacrebleu's tokenizer
+    ``tokenize`` does. None stands for sacrebleu's 13a; with ``latin_only``, for words of Latin
+    letters and digits alone, as in rouge-score. Raises UsageError if there is no such tokenizer, or
+    its package or file is missing.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -149,8 +150,8 @@ def make_word_splitter(tokenize: str | None, latin_only: bool) -> Callable[[str]
 
 
 def make_rouge_scorer(rouge_types: Sequence[str], tokenize: str | None) -> tuple[Any, str]:
-    """Returns rouge-score's scorer, and its version with how it finds words."""
-    from rouge_score.rouge_scorer import RougeScorer  # brings all of nltk along
+    """Makes rouge-score's scorer; returns it with a text of its version and tokenizer."""
+    from rouge_score.rouge_scorer import RougeScorer  # imports all of nltk
 
     tokenizer = SimpleNamespace(tokenize=make_word_splitter(tokenize, True))
     signature = f"tok:{tokenize}|" if tokenize else ""
@@ -179,7 +180,7 @@ def sacrebleu(predictions: list[str], references: list[list[str]], tokenize: Any
     return {**values, "signature": str(scorer.get_signature())}
 
 
-# As the hub's modules of these names, in keys and scales, but without a network.
+# They return the same keys and scales as the hub's modules of these names, without a network.
 SHIPPED = {
     compute.__name__: SimpleNamespace(compute=compute, features={"references": [str]})
     for compute in (rouge, sacrebleu)
@@ -262,8 +263,8 @@ def _load_evaluate_module(score: str, known_scores: tuple[str, ...], code: str) 
 
 
 def get_column_prefix(score: str) -> str:
-    """Returns what begins a module's columns: the last part of its path or id, in letters that a
-    column may have.
+    """Returns the prefix of a module's columns: the last part of its path or id in lower case, with
+    ``_`` for letters that a column's name cannot have.
     """
     tail = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
     return re.sub(r"\W+", "_", tail).strip("_").lower()

@@ -1,8 +1,8 @@
-"""Plain decoding's scores beside those that papers print of the same target: the gate of a sweep.
+"""Compares plain decoding's scores with those that papers print of the same target model.
 
-Where they differ by more than chance explains, the prompts or the model are not the paper's, and no
-number of the decoders behind says anything of the paper's. Knows nothing about who asks, nor how a
-row is read; numbers of a row may be text, as in its file.
+If they differ by more than chance explains, the prompts or the model are not the paper's, so the
+decoders' numbers on them are not comparable with the paper's either. Numbers of a row may be text,
+as in its file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ _LINE = (
 
 
 def find_published_baseline_scores(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns what papers print of the scores of a row of plain decoding, by column; nothing of
-    other decoders, nor of a pair that no paper has.
+    """Finds the printed scores for a row of plain decoding, by column; empty for a row of another
+    decoder, or of a pair that no paper has.
     """
     pairs = find_pair_spellings(row["pair"]) if row["decoder"] == "ar" else []
     cells = {("ar", row["task"], target, entry) for target, draft in pairs for entry in ("", draft)}
@@ -36,8 +36,9 @@ def find_published_baseline_scores(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def iter_published_baseline_comparisons(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each printed score of which plain decoding's row has an interval: both,
-    whether the printed one lies outside of the 99% interval, the lengths of answers and prompts.
+    """Compares plain decoding's scores with the printed ones, one line for each score that has an
+    interval: both scores, whether the printed one lies outside the 99% interval, and the lengths of
+    answers and prompts.
     """
     import pandas as pd
     from scipy.special import stdtrit

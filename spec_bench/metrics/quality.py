@@ -1,4 +1,4 @@
-"""How good the texts are: predictions against references in, columns with intervals out.
+"""Scores of texts: from predictions and references to columns with intervals.
 
 A score turns each prompt into a few numbers whose sums over prompts determine the score, so that
 the interval comes from resampling prompts. All scores are fractions in 0..1, as the papers print
@@ -37,39 +37,40 @@ from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 OF_WORDS = ("bleu", "rouge2", *SHIPPED)
-"""Scores that count words, however these are found."""
-_MOST_LETTERS = 12  # that a language's words have in the mean, with blanks
+"""Scores that count words, so that they depend on ``task.tokenize``."""
+_MOST_LETTERS = 12  # upper bound of the mean length of a language's words, with blanks
 
 References = Sequence[Sequence[str]]
-"""Of each prompt, all as good."""
+"""Reference texts by prompt; a prompt's references are equally right."""
 
 
 class Score(ABC):
-    """A score of texts; ``name`` is that of its first column."""
+    """A score of texts; ``name`` is the name of its first column."""
 
     name: str
-    # of every prompt; ``field``: of every row, in which null says that no answer is the right one
+    # whether every prompt needs a reference. ``field``: every row of the task needs the field,
+    # which may be null for a prompt whose right answer is no answer
     needs_references: bool | Literal["field"] = True
 
     @abstractmethod
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The score and its companions, under the names of their columns. Raises ValueError:
-        references that it cannot score against.
+        """Computes the columns of the score, by name. Raises UsageError if it cannot score against
+        the references.
         """
 
     @abstractmethod
     def signature(self, references: References) -> str:
-        """Implementation, version and settings, for the record."""
+        """Returns implementation, version and settings as text, for the records."""
 
     def check(self, references: References) -> None:
-        """Makes sure before anything is decoded that these references can be scored against. Raises
-        ValueError: one cannot.
+        """Checks the references before anything is decoded. Raises UsageError if the score cannot
+        use one of them.
         """
-        return  # most cannot know
+        return  # most scores have nothing to check in advance
 
     def check_given(self, answers: int, references: References) -> None:
-        """Makes sure that there are references for every answer. Raises ValueError: unequal
-        lengths, references that are one text, or a prompt without any where one is needed.
+        """Checks that every answer has references. Raises UsageError for unequal lengths, a text in
+        place of a list, or a prompt without a reference if the score needs one.
         """
         if answers != len(references):
             raise UsageError(
@@ -85,14 +86,14 @@ class Score(ABC):
 
 
 class MeanScore(Score):
-    """A score that is the mean over prompts of the best match among the references."""
+    """A score that is the mean over prompts of the best match among a prompt's references."""
 
     @abstractmethod
     def match(self, prediction: str, gold: str) -> float:
         """Returns how well a prediction matches one reference, 0..1."""
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """Returns the mean over prompts, 0..1."""
+        """Computes the mean over prompts, 0..1."""
         self.check_given(len(predictions), references)
         best = [
             max(self.match(prediction, gold) for gold in (golds or [""]))
@@ -102,19 +103,21 @@ class MeanScore(Score):
 
 
 def _register_score_column(name: str, kind: type[Score], **facts: Any) -> type[Score]:
-    """Registers the score's column, whose facts another package brings; returns its class."""
+    """Registers the score's column, described by ``facts`` if it is another package's; returns the
+    score's class.
+    """
     get_or_register_column(name, facts)
     return kind
 
 
 SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _register_score_column)
-"""Quality scores by the name of their first column: a task names those it is scored by."""
+"""Quality scores by the name of their first column; a task lists the names of its scores."""
 
 
 @SCORES("bleu")
 class Bleu(Score):
-    """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing); it stays
-    a corpus score in every resample of the prompts.
+    """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing); computed
+    as a corpus score in every resample of the prompts, too.
     """
 
     name = "bleu"
@@ -125,7 +128,7 @@ class Bleu(Score):
         self._scorer = METRICS[self.name.upper()](**settings)
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The score / 100."""
+        """Computes the score / 100."""
         self.check_given(len(predictions), references)
         streams = [list(stream) for stream in zip_longest(*references)]
         statistics = self._scorer._extract_corpus_statistics(predictions, streams)
@@ -136,8 +139,8 @@ class Bleu(Score):
 
     @classmethod
     def compute_from_sums(cls, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The score / 100 from summed statistics (numbers, batch), of BLEU 4 matches, 4 totals and
-        two lengths.
+        """Computes the score / 100, (batch,), from summed statistics (numbers, batch): for BLEU 4
+        matches, 4 totals and two lengths.
         """
         scorer = cls()._scorer
         rows = sums.T.astype(int).tolist()
@@ -183,6 +186,10 @@ UNANSWERABLE = "unanswerable"
 class _SquadScore(MeanScore):
     """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
 
+    Reference answers that are empty after normalisation do not count. A question without any other
+    is unanswerable: right answers are an empty text and the word that our prompts give for this
+    case.
+
     Gold answers that normalisation empties do not count; a question left without one is
     unanswerable, and the right answer is none: an empty text, or the word that our prompts teach.
     """
@@ -190,13 +197,13 @@ class _SquadScore(MeanScore):
     needs_references = "field"
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """Returns the mean over prompts of the best match, 0..1."""
+        """Computes the mean over prompts of the best match, 0..1."""
         self.check_given(len(predictions), references)
         golds = [[gold for gold in golds if normalise_squad_answer(gold)] for golds in references]
         return super().columns(predictions, golds)
 
     def signature(self, references: References) -> str:
-        """Returns the settings that the score depends on, as one text."""
+        """Returns the normalisation and the rule for unanswerable questions as text."""
         return f"{self.name} squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
 
 
@@ -230,20 +237,23 @@ class TokenF1(_SquadScore):
 
 
 def normalise_squad_answer(text: str) -> str:
-    """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
+    """Lower-cases, and removes punctuation, articles and extra blanks (SQuAD, arXiv:1606.05250,
+    6.1).
+    """
     plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
 
 
 def _normalise_unless_unanswerable(prediction: str, gold: str) -> str:
-    """Normalises a prediction; "" of the word for no answer where there is none."""
+    """Normalises a prediction; the word ``UNANSWERABLE`` becomes "" if the reference is empty."""
     plain = normalise_squad_answer(prediction)
     return "" if plain == UNANSWERABLE and not gold else plain
 
 
 def needs_references(name: str) -> bool | Literal["field"]:
-    """Returns whether a score needs a reference to every prompt; ``field``: a field for it, which
-    may be empty. Raises ValueError: neither a score of ours nor a module that can be loaded.
+    """Returns whether a score needs a reference for every prompt; ``field`` if it needs only the
+    field, which may be empty. Raises UsageError if it is neither one of our scores nor a module
+    that can be loaded.
     """
     if name in SCORES:
         return SCORES[name].needs_references
@@ -251,7 +261,7 @@ def needs_references(name: str) -> bool | Literal["field"]:
 
 
 def refuse_shared_columns(scores: Sequence[str]) -> None:
-    """Raises UsageError if two scores that are modules would fill columns of the same names."""
+    """Raises UsageError if two metric modules would fill columns of the same names."""
     score_by_prefix = dict[str, str]()
     for score in scores:
         if score not in SCORES:
@@ -265,8 +275,8 @@ def refuse_shared_columns(scores: Sequence[str]) -> None:
 
 
 def register_score_function(compute: Callable[..., Any]) -> str:
-    """Returns the name under which this process scores with a function ``compute``, its own. Raises
-    ValueError: it has none, or that of a score of ours.
+    """Registers a function ``compute`` as a score in this process, and returns the score's name.
+    Raises UsageError if the function has no name, or that of another score.
     """
     name = getattr(compute, "__name__", "")
     if not name.isidentifier() or name in SCORES or name in SHIPPED:
@@ -276,8 +286,8 @@ def register_score_function(compute: Callable[..., Any]) -> str:
 
 
 def digest_user_code(scores: Sequence[str]) -> str:
-    """Returns a digest of the code behind a job's numbers that is not this package's, the files of
-    ``scores`` and what others registered; "" where there is none.
+    """Computes a digest of the code of a job's metrics and scores that is not this package's; "" if
+    there is none.
     """
     functions: list[Any] = [SCORES[name] for name in scores if name in SCORES]
     functions += [quantity.function for quantity in metric.values()]
@@ -287,9 +297,10 @@ def digest_user_code(scores: Sequence[str]) -> str:
 
 
 def check_references(name: str, references: References, tokenize: str | None = None) -> None:
-    """Makes sure that these references can be scored against, if that can be known in advance; says
-    where their letters make hardly any words. Raises ValueError: SQL that does not run, tests that
-    are no Python, or no such way to tokenize.
+    """Checks the references of a score as far as that is possible before decoding.
+
+    Warns if the tokenizer finds hardly any words in their letters. Raises UsageError for SQL that
+    does not run, tests that are no Python, or an unknown tokenizer.
     """
     if name in OF_WORDS:
         texts = [gold for golds in references for gold in golds]
@@ -314,11 +325,12 @@ def compute_score_columns(
     references: References,
     tokenize: str | None = None,
 ) -> tuple[dict[str, Interval], str]:
-    """Returns the columns of one score and its signature.
+    """Computes the columns of a score, with intervals, and its signature.
 
-    The name is one of ``SCORES``, which is its first column, or a module (see ``module_metric``),
-    whose columns are named after it: ``rouge_rouge2``. Scores of words take sacrebleu's name of how
-    to find them. Raises ValueError: as the score does.
+    The name is one of ``SCORES``, which is also its first column, or a module's (see
+    ``module_metric``), whose columns begin with the module's name: ``rouge_rouge2``. ``tokenize``
+    is the name of a sacrebleu tokenizer, for scores that count words. Raises UsageError if the
+    score does.
     """
     settings: Any = {"tokenize": tokenize} if name in OF_WORDS else {}
     if name in SCORES:
@@ -330,8 +342,9 @@ def compute_score_columns(
 
 
 def score_each_answer(name: str, numbers_by_prompt: Mapping[str, Any]) -> Mapping[str, float]:
-    """Returns what each answer scores by itself, from a score's numbers by prompt: the BLEU of one
-    text. Empty where nobody says how several numbers make the score.
+    """Computes the score of each single answer, by prompt id, from the score's numbers by prompt,
+    such as the BLEU of one text. Empty if the score has several numbers per prompt and does not
+    define ``compute_from_sums``.
     """
     numbers = np.array([*numbers_by_prompt.values()], dtype=np.float64).T
     if numbers.ndim == 1:
@@ -342,9 +355,9 @@ def score_each_answer(name: str, numbers_by_prompt: Mapping[str, Any]) -> Mappin
 
 
 def get_score_statistic(name: str, numbers_per_prompt: int) -> Statistic | None:
-    """The score as a function of sums over prompts (numbers, batch), of so many numbers a prompt;
-    None if there are two: it is their ratio. Raises ValueError: nothing says what the score is made
-    of.
+    """Returns the score as a function of sums over prompts (numbers, batch); None for two numbers
+    per prompt, for which the score is their ratio. Raises UsageError if the score does not define
+    ``compute_from_sums``.
     """
     if numbers_per_prompt == 2:
         return None

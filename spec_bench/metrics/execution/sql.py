@@ -1,10 +1,11 @@
 """Execution accuracy: the share of answers whose SQL has the result set of the reference.
 
-The text's first statement is run, if it just reads, in another process (``sql_worker``), which ends
-with a query that does not and is replaced; all that comes back is a line of JSON. Result sets are
-compared by the rules of ``result_eq`` in ``exec_eval.py`` of Spider's test-suite evaluation (Zhong
-et al., 2020, arXiv:2010.02840; https://github.com/taoyds/test-suite-sql-eval), on one database,
-with DISTINCT kept. Knows texts and the references' databases; nothing about tasks.
+The first statement of the text is run in another process (``sql_worker``), which reads databases
+only. If a query ends the process, a new one takes its place; a query's result comes back as one
+line of JSON. Result sets are compared by the rules of ``result_eq`` in ``exec_eval.py`` of Spider's
+test-suite evaluation (Zhong et al., 2020, arXiv:2010.02840;
+https://github.com/taoyds/test-suite-sql-eval), on one database, with DISTINCT kept. Knows texts and
+the references' databases; nothing about tasks.
 """
 
 import json
@@ -26,22 +27,22 @@ from spec_bench.records.types import SqlReference
 from spec_bench.system.errors import UsageError
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py
-_MOST_ROWS = 200_000  # of a reference's result set
+_MOST_ROWS = 200_000  # limit of a reference's result set
 _SLOWER = 10.0  # an answer may also take this many times its reference's seconds
 
 _WORKER = Path(__file__).with_name("sql_worker.py")
-_TOGETHER = 50  # prompts whose results are held at a time
-_START_S = 30.0  # that a new process may take
-_GRACE_S = 1.0  # after a query's own limit; the process ends itself before that
+_TOGETHER = 50  # prompts of a batch, whose results are in memory together
+_START_S = 30.0  # limit for the start of a process
+_GRACE_S = 1.0  # after a query's own limit; the process ends itself earlier
 _SQL_LENGTH = 100_000  # characters; SQLite's own limit in the worker is the same in bytes
-_PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # where a Python may need its SQLite from
+_PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some Pythons find SQLite through these
 
-# Most rows compared while orders of columns are tried. Columns must agree as multisets before they
-# are tried, and equal columns are tried once, so results of queries stay far below this.
+# Limit of the rows compared while trying orders of columns. Only columns that agree as multisets
+# are tried, and equal columns only once, so real results stay far below this limit.
 _MOST_COMPARED = 1_000_000
 
-# At the beginning of a line, or behind a colon: "Here is the query: SELECT ...". It ends at a
-# semicolon outside quotes and comments; unclosed ones run to the end, as SQLite takes them.
+# A query begins a line, or follows a colon: "Here is the query: SELECT ...". It ends at a semicolon
+# outside quotes and comments; unclosed quotes and comments run to the end, as in SQLite.
 _QUERY = re.compile(
     r"""(?:^|:) (?:[ \t*`;] | /\*[^*\n]*\*/)*
     (?P<query> (?:select | values | with\s+(?:recursive\s+)?\w+\s*(?:\([^()]*\)\s*)?as)\b
@@ -50,7 +51,7 @@ _QUERY = re.compile(
     re.MULTILINE | re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
 _THIS_YEAR = re.compile(r"year\s*\(\s*curdate\s*\(\s*\)\s*\)", re.IGNORECASE)
-# Some parsers' output has a blank inside these; the benchmark joins them before it runs a query.
+# Some parsers put a blank inside these operators; the benchmark joins them before it runs a query.
 _SPLIT_OPERATORS = (("> =", ">="), ("< =", "<="), ("! =", "!="))
 
 Value = int | float | str | bytes | None
@@ -60,28 +61,28 @@ Verdict = Literal["right", "wrong", "error", "timeout"]
 
 @dataclass(frozen=True)
 class SqlQuery:
-    """A statement for a database, which is only read."""
+    """A read-only statement for a database."""
 
     database: Path
     sql: str
-    seconds: float  # that it may take
-    max_rows: int  # of its result set, so many are computed at most
+    seconds: float  # time limit
+    max_rows: int  # number of rows that are fetched at most
 
 
 @dataclass(frozen=True)
 class QueryOutcome:
-    """What became of a query."""
+    """The outcome of a query."""
 
     status: Literal["ok", "error", "timeout"]  # error: refused, wrong, over a limit or a crash
     rows: tuple[Row, ...] = ()
     reason: str = ""  # why there are no rows
-    seconds: float = 0.0  # that an ok query took
+    seconds: float = 0.0  # duration if the status is ok
 
 
 class ReferenceResult(NamedTuple):
-    """A reference query with what running it returned."""
+    """A reference query with the outcome of running it."""
 
-    index_in_batch: int  # its prompt's, in the batch
+    index_in_batch: int  # index of its prompt in the batch
     gold: SqlReference
     outcome: QueryOutcome
 
@@ -91,17 +92,18 @@ class ReferenceResult(NamedTuple):
 class SqlExecutionAccuracy(Score):
     """Runs answers and references and compares their result sets.
 
-    A text without a statement that reads scores 0 and counts as an error, as does one that fails,
-    is refused, exceeds a limit or crashes. References of each prompt are ``SqlReference``, of which
-    matching any one is enough.
+    A text without a query scores 0 and counts as an error, as does a query that fails, is refused,
+    exceeds a limit or crashes. A prompt's references are ``SqlReference``; an answer needs to match
+    one of them.
     """
 
     name = "execution_accuracy"
-    seconds: float = 2.0  # that an answer may take, besides ten times what its reference took
+    # time limit of an answer, to which ten times the duration of its reference is added
+    seconds: float = 2.0
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The accuracy, 0..1, and how many answers did not run, or not in time. Raises ValueError:
-        unequal lengths, no prompts, or as ``check`` does.
+        """Computes the accuracy, 0..1, and the numbers of answers that failed to run or timed out.
+        Raises UsageError for unequal lengths, or as ``check`` does.
         """
         self.check_given(len(predictions), references)
         verdicts: list[Verdict] = []
@@ -114,15 +116,15 @@ class SqlExecutionAccuracy(Score):
         }
 
     def signature(self, references: References) -> str:
-        """Returns the settings that the score depends on, as one text."""
+        """Returns SQLite's version, the rules of comparison and the time limit as text."""
         return (
             f"execution_accuracy sqlite:{sqlite3.sqlite_version}|rows:multiset, list where the"
             f" reference orders|columns:any order|distinct:kept|limit:{self.seconds:g}s"
         )
 
     def check(self, references: References) -> None:
-        """Runs every reference. Raises ValueError: a prompt without a reference, or whose reference
-        names no database, does not run on it or has more rows than can be compared.
+        """Runs every reference. Raises UsageError if a prompt has no reference, or if a reference
+        names no database, does not run on it, or has more rows than can be compared.
         """
         for _ in self._run_references_in_batches(references):
             pass
@@ -130,8 +132,8 @@ class SqlExecutionAccuracy(Score):
     def _run_references_in_batches(
         self, references: References
     ) -> Iterator[tuple[int, list[ReferenceResult]]]:
-        """Runs the references of some prompts at a time, as all would take too much memory; yields
-        the first prompt's place and the references with their outcomes.
+        """Runs the references of ``_TOGETHER`` prompts at a time, since all results would take too
+        much memory; yields the first prompt's index and the references with their outcomes.
         """
         self.check_given(len(references), references)
         for begin in range(0, len(references), _TOGETHER):
@@ -165,7 +167,7 @@ class SqlExecutionAccuracy(Score):
         statements = [extract_query(text[: _SQL_LENGTH + 1]) for text in predictions]
         answered = [reference for reference in expected if statements[reference[0]]]
         queries = [
-            # One row more than the reference has is enough to tell that there are too many.
+            # One row more than the reference's is enough to detect that there are too many.
             SqlQuery(
                 gold.database,
                 statements[place],
@@ -178,7 +180,7 @@ class SqlExecutionAccuracy(Score):
         for (place, gold, outcome), got in zip(answered, run_queries(queries), strict=True):
             if verdicts[place] == "right":
                 continue
-            order_matters = "order by" in gold.lower()  # anywhere, as the benchmark has it
+            order_matters = "order by" in gold.lower()  # anywhere, as in the benchmark
             is_same = got.status == "ok" and is_same_result(outcome.rows, got.rows, order_matters)
             verdicts[place] = "right" if is_same else "wrong" if got.status == "ok" else got.status
         return verdicts
@@ -191,15 +193,16 @@ def _make_reference_error(gold: SqlReference, reason: str) -> ValueError:
 
 
 def run_queries(queries: Sequence[SqlQuery], memory_bytes: int = 1 << 30) -> list[QueryOutcome]:
-    """Runs queries in a worker process, one after another, with so many bytes at most; where it
-    ends, by its own alarm or by a crash, another one runs the queries that are left.
-    Raises RuntimeError: it does not start.
+    """Runs queries one after another in a worker process with at most ``memory_bytes``.
+
+    If the process ends, by its own alarm or by a crash, a new process runs the remaining queries.
+    Raises RuntimeError if a process does not start.
     """
     outcomes: list[QueryOutcome] = []
     while remaining := queries[len(outcomes) :]:
         requests = [
             {**asdict(query), "database": str(query.database.resolve())} for query in remaining
-        ]  # absolute: the process runs elsewhere
+        ]  # absolute: the process runs in another folder
         text = "".join(f"{json.dumps(query)}\n" for query in requests)
         limit_s = _START_S + sum(query.seconds + _GRACE_S for query in remaining)
         process = run_worker(
@@ -225,13 +228,14 @@ def run_queries(queries: Sequence[SqlQuery], memory_bytes: int = 1 << 30) -> lis
 
 
 def _decode_value(value: Any) -> Value:
-    """Returns a value of a row; JSON has no blobs."""
+    """Decodes a value of a row; a blob is in JSON as hexadecimal text."""
     return bytes.fromhex(value["blob"]) if isinstance(value, dict) else value
 
 
 def extract_query(text: str) -> str:
-    """Returns an answer's first query without its semicolon; "" if there is none. It stands in a
-    fence, or after words and before a blank line; the benchmark's own script runs the text alone.
+    """Extracts an answer's first query, without its semicolon; "" if there is none. The query is in
+    a fence, or follows words and ends at a blank line; the benchmark's own script runs the whole
+    text.
     """
     fenced_pieces, other_pieces = split_fences(text)
     candidates = [match["query"] for match in map(_QUERY.search, fenced_pieces) if match]
@@ -257,7 +261,7 @@ def is_same_result(expected: Sequence[Row], got: Sequence[Row], order_matters: b
         return True
     if len(expected) != len(got) or len(expected[0]) != len(got[0]):
         return False
-    ours = Counter(zip(*got, strict=True))  # columns, of which some may be equal
+    ours = Counter(zip(*got, strict=True))  # columns, some of which may be equal
     column_counts = [(column, Counter(column)) for column in ours]
     theirs = map(Counter, zip(*expected, strict=True))
     choices = [[column for column, count in column_counts if count == want] for want in theirs]

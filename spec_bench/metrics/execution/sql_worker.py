@@ -1,15 +1,15 @@
-"""The process that runs SQL which nobody has read. A script: it imports the standard library only.
+"""The process that runs untrusted SQL. A script: it imports the standard library only.
 
-One JSON object a line in, one a line out, until the input ends. What a query may do:
+Reads one JSON object per line and writes one per line, until the input ends. A query may
 
-* read: the connection is read-only and immutable, the authorizer lets SELECT and recursion pass,
+* read: the connection is read-only and immutable; the authorizer allows SELECT and recursion,
   reading of the database's own tables, and functions that SQLite itself calls innocuous;
-* within its time: SQLite checks every few thousand instructions, and an unhandled alarm ends the
-  process where SQLite does not check (one long call of LIKE or printf);
-* within its memory: of the process, of SQLite's heap, of one value, of one result set.
+* use limited time: SQLite checks every few thousand instructions, and an unhandled alarm ends the
+  process where SQLite does not check (a long call of LIKE or printf);
+* use limited memory: of the process, of SQLite's heap, of a value, and of a result set.
 
-It opens no other file and writes none: no attach, no extension, temporary results in memory, and a
-system limit of 0 bytes on what the process writes.
+It cannot open another file or write any: no attach, no extension, temporary results in memory, and
+a system limit of 0 bytes on files that the process writes.
 """
 
 import json
@@ -28,8 +28,8 @@ ALLOWED_ACTIONS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
 SCHEMA_TABLES = {"sqlite_master", "sqlite_schema"}
 INNOCUOUS = 0x200000  # SQLITE_INNOCUOUS
 INSTRUCTIONS = 2000  # of SQLite between two looks at the clock
-VALUE_BYTES = 16  # of each, beside those of a text
-GRACE_S = 0.5  # after a query's own limit, for what never looks at the clock
+VALUE_BYTES = 16  # size of a value without its text or blob
+GRACE_S = 0.5  # after a query's own limit, before the alarm ends the process
 SQLITE_LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
@@ -44,7 +44,7 @@ SQLITE_LIMITS = {
 
 
 def limit_process(memory_bytes: int) -> None:
-    """Puts limits on this process that nothing in it can raise again."""
+    """Sets limits on this process that nothing in it can raise again."""
     limits = {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 32, "RLIMIT_AS": memory_bytes}
     for name, maximum in limits.items():
         with suppress(AttributeError, ValueError, OSError):  # SQLite's own limits remain
@@ -53,7 +53,7 @@ def limit_process(memory_bytes: int) -> None:
 
 
 def list_innocuous_functions() -> set[str]:
-    """Names of the functions that a query may call."""
+    """Lists the names of the functions that a query may call."""
     with sqlite3.connect(":memory:") as connection:
         functions = connection.execute("SELECT name, flags FROM pragma_function_list").fetchall()
     connection.close()
@@ -62,11 +62,11 @@ def list_innocuous_functions() -> set[str]:
 
 
 def open_database(path: str, allowed_functions: set[str], memory_bytes: int) -> sqlite3.Connection:
-    """Returns a connection that can read the tables of one database and do nothing else. Raises
-    sqlite3.Error: no database there, or one that was not closed by its last writer.
+    """Opens a connection that can read the tables of a database and do nothing else. Raises
+    sqlite3.Error if there is no database, or if its last writer did not close it.
     """
     for suffix in ("-wal", "-journal"):
-        # Immutable ignores these, so the database would be read half written.
+        # An immutable connection ignores these files, so it would read a half-written database.
         if os.path.exists(path + suffix) and os.path.getsize(path + suffix):
             raise sqlite3.OperationalError(f"there is a {path}{suffix}: close the database first")
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
@@ -84,7 +84,7 @@ def open_database(path: str, allowed_functions: set[str], memory_bytes: int) -> 
     def authorize(action: int, first_name: str | None, second: str | None, *_: str | None) -> int:
         is_allowed = action in ALLOWED_ACTIONS
         if action == sqlite3.SQLITE_READ:
-            # Where rows are only counted no column is read, even of a query's own tables.
+            # A query that only counts rows reads no column, not even of tables that it defines.
             is_allowed = not second or (first_name or "").lower() in tables
         elif action == sqlite3.SQLITE_FUNCTION:
             is_allowed = (second or "").lower() in allowed_functions
@@ -97,7 +97,7 @@ def open_database(path: str, allowed_functions: set[str], memory_bytes: int) -> 
 def fetch_first_rows(
     cursor: sqlite3.Cursor, max_rows: int, max_bytes: int
 ) -> list[tuple[Any, ...]]:
-    """The first rows of a result set. Raises ValueError: they have more bytes than they may."""
+    """Fetches the first rows of a result set. Raises ValueError if they exceed ``max_bytes``."""
     rows: list[tuple[Any, ...]] = []
     total_bytes = 0
     for row in islice(cursor, max_rows):
@@ -112,7 +112,7 @@ def fetch_first_rows(
 def run_query(
     request: dict[str, Any], allowed_functions: set[str], memory_bytes: int
 ) -> dict[str, Any]:
-    """Runs one query: ``{"status": "ok", "rows": ...}``, or ``error`` or ``timeout``, and why."""
+    """Runs a query: ``{"status": "ok", "rows": ...}``, or ``error`` or ``timeout`` and why."""
     began = time.monotonic()
     deadline = began + request["seconds"]
     connection = None
@@ -134,7 +134,7 @@ def run_query(
 
 
 def main() -> None:
-    """Answers until the input ends."""
+    """Answers queries until the input ends."""
     memory_bytes = int(sys.argv[1])
     functions = list_innocuous_functions()
     limit_process(memory_bytes)
