@@ -1,8 +1,7 @@
-"""A GGUF file becomes a folder of plain weights, once: its header is checked before anything is
-built, and its tensors are read, dequantised and written one by one.
+"""Converts a GGUF file to a folder of plain weights, once; checks its header first.
 
-transformers' own reader dequantises a whole model in memory before it gives it out. Here the
-package ``gguf`` reads and dequantises each tensor, and transformers says what it is called.
+transformers' own reader dequantises a whole model in memory first. Here the package ``gguf`` reads
+and dequantises each tensor, which is written before the next; transformers maps the names.
 """
 
 import json
@@ -43,9 +42,9 @@ from spec_bench.system import files, model_cache, signals
 from spec_bench.system.errors import UsageError
 
 LARGE = 1_000_000_000  # parameters from which weights are stored in bfloat16, not in float32
-SHARD_BYTES = 600_000_000  # of one file of weights, and what is held until it is written
-_ROWS_BYTES = 1 << 26  # of float32 numbers that are dequantised at once
-_COUNTS = struct.Struct("<4sIQQ")  # how a file begins: magic, version, tensors, fields
+SHARD_BYTES = 600_000_000  # size of a file of weights, which is held in memory until written
+_ROWS_BYTES = 1 << 26  # bytes of float32 numbers that are dequantised in a step
+_COUNTS = struct.Struct("<4sIQQ")  # start of a file: magic, version, numbers of tensors and fields
 
 
 def convert_gguf_file(file: Path, folder: Path) -> None:
@@ -64,14 +63,14 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         files.open_regular_file(folder.parent / ".lock") as lock_file,
-        signals.signals_as_interrupts(),  # so that an interrupt leaves nothing
+        signals.signals_as_interrupts(),  # so that an interrupt leaves no partial folder
         files.write_errors_naming(folder, part),
     ):
         files.lock_file(lock_file, may_wait=True)
         for old in folder.parent.glob("*.part"):  # of conversions that were killed
             shutil.rmtree(old)
         if model_cache.has_model_config(folder):
-            return  # somebody else was faster
+            return  # another process has written it
         try:
             part.mkdir()
             model.write_config_and_tokenizer(part)
@@ -107,14 +106,14 @@ class GGUFModel:
             raise UsageError(f"cannot read {str(file)!r}: {to_one_line(error)}") from error
 
     def _read_from_header(self, reader: Any) -> Any:
-        """Reads config or tokenizer with transformers, from the header read before."""
+        """Reads config or tokenizer with transformers, from the header that was read before."""
         header = next(iter(self._readers.values()))
         with mock.patch.object(gguf, "GGUFReader", return_value=header):
             return reader.from_pretrained(self.file.parent, gguf_file=self.file.name)
 
     @cached_property
     def _tensors(self) -> dict[str, tuple[Path, Any]]:
-        """By name: the file of each tensor and its header."""
+        """File and header of each tensor, by name."""
         readers = self._readers.items()
         return {
             tensor.name: (file, tensor) for file, reader in readers for tensor in reader.tensors
@@ -131,7 +130,9 @@ class GGUFModel:
 
     @cached_property
     def formats_text(self) -> str:
-        """The weights' old and new format, such as ``Q4_K_M, dequantised to bfloat16``."""
+        """The old and the new format of the weights, such as ``Q4_K_M,
+        dequantised to bfloat16``.
+        """
         kinds = {
             int(file_type): file_type.name.removeprefix("MOSTLY_") for file_type in LlamaFileType
         }
@@ -148,7 +149,7 @@ class GGUFModel:
         return self._parameter_count() * self.dtype.itemsize
 
     def _make_empty_module(self) -> Any:
-        """Makes the model without storage."""
+        """Makes the model on the meta device, without weights."""
         if "output.weight" in self._tensors:  # in another file of a split model
             self._config.tie_word_embeddings = False
         with torch.device("meta"):
@@ -190,7 +191,9 @@ class GGUFModel:
             raise UsageError(f"it lacks {format_value(', '.join(sorted(names)), quoted=False)}")
 
     def check_memory_and_disk(self, folder: Path) -> None:
-        """Raises a ValueError if memory for the largest tensor or disk for all do not suffice."""
+        """Raises ValueError if memory is too small for the largest tensor, or the disk for all
+        tensors.
+        """
         largest = max(int(tensor.n_elements) for _, tensor in self._tensors.values())
         place = next(parent for parent in folder.parents if parent.is_dir())
         for resource, needed_bytes, free in (
@@ -204,7 +207,7 @@ class GGUFModel:
                 )
 
     def write_weights(self, folder: Path) -> None:
-        """Writes the weights in files of some ``SHARD_BYTES``, each tensor read in its turn."""
+        """Writes the weights to files of about ``SHARD_BYTES``, tensor by tensor."""
         processor = self._make_tensor_processor()
         places: dict[str, str] = {}
         shard: dict[str, Tensor] = {}
@@ -234,7 +237,9 @@ class GGUFModel:
         _write_json(folder / "model.safetensors.index.json", index)
 
     def _convert_tensor(self, name: str, processor: TensorProcessor) -> dict[str, Tensor]:
-        """Converts a tensor of the file to the model's weights; experts once all parts are read."""
+        """Converts a tensor of the file to the model's weights; weights made of several tensors
+        come with the last tensor.
+        """
         result = processor.process(
             weights=_read_tensor(*self._tensors[name]),
             name=name,
@@ -252,7 +257,7 @@ class GGUFModel:
         return {place: weight.to(self.dtype).contiguous() for place, weight in weights.items()}
 
     def write_config_and_tokenizer(self, folder: Path) -> None:
-        """Writes config, tokenizer and all ends of answers, and what the folder was made of."""
+        """Writes config, tokenizer, all tokens that end answers, and the origin of the folder."""
         tokenizer = self._read_from_header(AutoTokenizer)
         keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
         ends = [int(self._fields[key].contents()) for key in keys if key in self._fields]
@@ -266,7 +271,7 @@ class GGUFModel:
         made_of = {"made_of": self.file.name, "weights": self.formats_text}
         configs = {"config.json": config, "generation_config.json": generation}
         for name, values in {**configs, model_cache.ORIGIN_FILE: made_of}.items():
-            values.pop("transformers_version", None)  # of one file every version makes one model
+            values.pop("transformers_version", None)  # so that all versions write the same files
             _write_json(folder / name, values)
         for reader in self._readers.values():
             reader.fields.clear()  # a vocabulary takes a quarter of a gibibyte
@@ -277,8 +282,8 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
 
 
 class _GGUFHeader(GGUFReader):
-    """What a file says of its tensors, read in a third of the time: slices of numpy's memory maps
-    are slow and large, and a vocabulary takes a million of them.
+    """Descriptions of a file's tensors. It reads in a third of the time of its base class, because
+    slices of numpy's memory maps are slow and large, and a vocabulary takes a million of them.
     """
 
     @property  # type: ignore[override]
@@ -292,7 +297,7 @@ class _GGUFHeader(GGUFReader):
 
 
 def _read_header(file: Path) -> _GGUFHeader:
-    """Reads the descriptions of a file's tensors, not their numbers."""
+    """Reads the descriptions of a file's tensors without their numbers."""
     with file.open("rb") as stream:
         begin = stream.read(_COUNTS.size)
     if begin[:4] != b"GGUF" or len(begin) < _COUNTS.size:
@@ -306,7 +311,7 @@ def _read_header(file: Path) -> _GGUFHeader:
 
 
 def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
-    """Reads one tensor's numbers as float32, a part of its rows at a time."""
+    """Reads a tensor's numbers as float32, some rows at a time."""
     data = np.fromfile(file, np.uint8, int(tensor.n_bytes), offset=int(tensor.data_offset))
     data = data.view(tensor.data.dtype).reshape(tensor.data.shape)
     shape = tuple(int(size) for size in reversed(tensor.shape))
@@ -338,7 +343,7 @@ def main(arguments: Namespace) -> int:
 
 
 def _remove_converted_models(names: Sequence[str]) -> int:
-    """Removes models from the cache; ``all`` removes every one."""
+    """Removes the named models from the cache; ``all`` removes every model."""
     folders = {
         model_cache.get_name_under_fetched_models(folder): folder
         for folder in model_cache.list_cached_models()

@@ -1,6 +1,6 @@
-"""A transformers causal LM as it is, behind the engine's interface.
+"""Wraps a transformers causal LM in the engine's interface.
 
-It is run with additive masks by kind of layer, explicit position ids and the slot cache.
+The wrapper passes additive masks for each kind of layer, explicit position ids and the slot cache.
 """
 
 import logging
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class HuggingFaceModel:
-    """A transformers causal LM behind the ``LanguageModel`` interface; a ValueError for one whose
-    layers keep anything but keys and values of each token.
+    """A transformers causal LM with the ``LanguageModel`` interface. Raises UsageError if a layer
+    caches anything but keys and values of each token.
     """
 
     module: PreTrainedModel  # in eval mode
-    vocab_size: int  # tokens that exist
-    device: torch.device  # where input goes; outputs are brought back here
+    vocab_size: int  # number of tokens that exist
+    device: torch.device  # device of inputs and outputs
     compile: str = "none"  # how the forward pass is captured, one of `COMPILE`
-    products: str = ""  # how a CPU multiplies, see `products.format_product_ways`
+    products: str = ""  # ways of a CPU's products, see `products.format_product_ways`
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())
@@ -50,7 +50,7 @@ class HuggingFaceModel:
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = LayerMaskMaker(config, self.dtype)
-        # None: modules are called
+        # None: the modules are called instead
         self.plain = PlainModel.build(self.module, COMPILE[self.compile])
         self.fused = COMPILE[self.compile] is not None  # whether its passes are compiled
         if self.fused and self.plain is None:
@@ -61,7 +61,7 @@ class HuggingFaceModel:
                 kind,
             )
             self.fused = False
-        # What the cache is called since transformers 5.24, and before.
+        # The cache's argument has another name since transformers 5.24.
         takes = signature(type(self.module).forward).parameters
         self.cache_name = "cache" if "cache" in takes else "past_key_values"
         self._layouts = self._probe_layer_layouts()
@@ -79,7 +79,7 @@ class HuggingFaceModel:
         if not self.compile.startswith("static") or self.device.type != "cuda" or not on_device:
             return
         if processes.count_torchrun_processes() > 1:
-            return  # communication between processes is not recorded
+            return  # communication between processes cannot be recorded
         if reason := explain_no_recording(config):
             log.warning("engine.compile=%s: iterations stay eager: %s", self.compile, reason)
         else:
@@ -113,7 +113,7 @@ class HuggingFaceModel:
             self.timer.take_s()
 
     def abandon_compiled_form(self, error: Exception) -> None:
-        """Switches to the module for good, because its compiled form fails."""
+        """Switches permanently to calling the module, because its compiled form fails."""
         log.warning("engine.compile=%s: passes are not fused: %s", self.compile, to_one_line(error))
         self.fused = False
 
@@ -185,6 +185,8 @@ class HuggingFaceModel:
 
 
 def find_block_lists(module: nn.Module, count: int) -> list[str]:
-    """Returns the names of a module's lists of ``count`` parts: its blocks, if there is one."""
+    """Finds the names of a module's lists of ``count`` parts. A single such
+    list holds its blocks.
+    """
     parts = module.named_modules()
     return [n for n, part in parts if isinstance(part, nn.ModuleList) and len(part) == count]

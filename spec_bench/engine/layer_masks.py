@@ -1,9 +1,9 @@
-"""Which slots each layer of a model attends to: by the layer's kind, by position and not by slot.
+"""Attention masks of each kind of layer, computed from positions instead of slots.
 
-A pass says which slots every token may see: its own path and nothing else. A layer with a sliding
-window or with chunks sees less of it. A token's distance on the path follows from the path alone,
-as the number of visible slots between the two; so a tree's siblings, which have different slots but
-one position, are cut alike.
+A pass defines which slots each token may see: its own path and nothing else. A layer with a sliding
+window or with chunks sees only a part of the path. The distance between two tokens of a path is the
+number of visible slots between them, so windows apply equally to a tree's siblings, which have
+different slots but the same position.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from spec_bench.system.errors import UsageError
 
 Mask = Tensor | dict[str, Tensor]
 
-# What transformers calls the kinds of layer that keep keys and values of single tokens, and the
-# setting that says how far such a layer looks.
+# transformers' names of the kinds of layer that cache keys and values of single tokens, with the
+# setting of such a layer's reach in tokens.
 REACH = {
     "full_attention": None,
     "sliding_attention": "sliding_window",
@@ -31,7 +31,7 @@ REACH = {
 }
 
 
-# Families that make masks of their own by slot, which for a tree's nodes is not the position.
+# Families that make their own masks from slots, which for a tree's nodes are not positions.
 _BY_SLOT = {
     "gpt_neo": "windows",
     "mpt": "alibi",
@@ -41,11 +41,11 @@ _BY_SLOT = {
 
 
 def read_attention_kinds(config: PretrainedConfig) -> tuple[str, ...]:
-    """Returns the kinds of layer that a model has, by the rule of transformers' own mask making:
-    ``layer_types`` names one per layer; without it one window, or one chunk size, holds for all.
+    """Returns the kinds of layer that a model has, by the rule of transformers' own mask making.
 
-    Raises UsageError for a kind that caches anything but keys and values of single tokens, and
-    for a family that makes its own masks.
+    ``layer_types`` names the kind of each layer; without it the same window, or chunk size, holds
+    for all. Raises UsageError if a kind caches anything but keys and values of single tokens, or if
+    the family makes its own masks.
     """
     family = config.model_type
     if family in _BY_SLOT and getattr(config, "alibi", True):  # of Falcons only some have it
@@ -67,9 +67,9 @@ def read_attention_kinds(config: PretrainedConfig) -> tuple[str, ...]:
 
 
 class LayerMaskMaker:
-    """Makes a pass's attention masks in the form that the module takes: a dict by kind if its
-    layers differ, else a single mask for all. Windows are read from the config at every pass, as
-    transformers does.
+    """Makes a pass's attention masks in the module's form: a dict by kind if its layers differ,
+    else a single mask for all. Windows are read from the config at every pass, as transformers
+    does.
     """
 
     def __init__(self, config: PretrainedConfig, dtype: torch.dtype) -> None:
@@ -79,15 +79,15 @@ class LayerMaskMaker:
 
     @property
     def longest_window(self) -> int | None:
-        """Tokens of the longest window or chunk; None if there is none."""
+        """Length of the longest window or chunk in tokens; None if there is none."""
         settings = [setting for kind in self.kinds if (setting := REACH[kind])]
         reaches = [getattr(self._config, setting) for setting in settings]
         return max((reach for reach in reaches if reach is not None), default=None)
 
     def make_masks(self, visible: Tensor, shared: int = 0) -> Mask:
-        """Makes masks [R, 1, T, S] to add, from each token's whole path, ``visible`` [R, T, S]
-        bool: one, or a dict if kinds differ. Where ``shared`` leading slots lie on every path they
-        are split, and have a ``span``.
+        """Makes additive masks [R, 1, T, S] from each token's whole path, ``visible`` [R, T, S]
+        bool: a single mask, or a dict by kind of layer. If ``shared`` leading slots lie on every
+        path, masks may be split, with a ``span``.
         """
         masks_by_key: dict[str | None, Tensor] = {}  # kinds that see all slots share a mask
         masks = {}
@@ -95,7 +95,7 @@ class LayerMaskMaker:
             setting = REACH[kind]
             chunked = kind == "chunked_attention"
             reach = None if setting is None else getattr(self._config, setting)
-            # No path is longer than the slots that are read: a reach of that many cuts nothing.
+            # No path is longer than the slots that are read, so such a reach cuts nothing.
             if reach is not None and reach >= visible.shape[-1]:
                 reach = None
             key = None if reach is None else kind
@@ -117,7 +117,7 @@ class LayerMaskMaker:
         return masks if len(masks) > 1 else masks[self.kinds[0]]
 
     def make_additive_mask(self, visible: Tensor) -> Tensor:
-        """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere.
+        """Makes an additive mask [R, 1, T, S]: 0 at visible slots, the lowest number elsewhere.
 
         On a GPU the rows start at multiples of 8 elements; otherwise attention would copy the mask
         in every layer.
@@ -133,10 +133,10 @@ class LayerMaskMaker:
 
 
 def apply_window(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
-    """Cuts paths [R, T, S] bool to a sliding window of ``reach`` tokens, including the token
-    itself, or, if chunked, to the token's own chunk of ``reach`` positions.
+    """Cuts paths [R, T, S] bool to a sliding window of the last ``reach`` tokens, including the
+    token itself or, if chunked, to the token's own chunk of ``reach`` positions.
     """
-    count = visible.cumsum(dim=-1, dtype=torch.int32)  # one more than the position, along the path
+    count = visible.cumsum(dim=-1, dtype=torch.int32)  # position along the path, plus 1
     total = count[..., -1:]
     if chunked:
         own_chunk, last_chunk = (
@@ -148,7 +148,7 @@ def apply_window(visible: Tensor, reach: int, *, chunked: bool = False) -> Tenso
 
 @contextmanager
 def temporarily_shorten_windows(config: PretrainedConfig, reach: int) -> Iterator[None]:
-    """Temporarily replaces a model's windows and chunks by ones of ``reach`` tokens."""
+    """Shortens a model's windows and chunks to ``reach`` tokens in this block."""
     original: dict[str, Any] = {
         name: getattr(config, name, None) for name in REACH.values() if name
     }

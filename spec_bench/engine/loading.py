@@ -1,4 +1,4 @@
-"""From a path or hub id to a model and a tokenizer, and whether two of them fit together."""
+"""Loads models and tokenizers from paths or hub ids, and checks that two tokenizers agree."""
 
 import re
 from collections.abc import Sequence
@@ -47,13 +47,15 @@ from spec_bench.settings.fields import to_one_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.hub import probe_hub_and_set_offline
 
-# Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
-# with seeded noise. Such a model has the speed, the memory and the energy of the real one; its
-# output means nothing. It has no tokenizer, only token ids.
+# Published architectures without weights (``random:llama2_7b``, ``random:FOLDER``) get seeded
+# random weights. Such a model has the real model's speed, memory and energy, but its output is
+# meaningless. It has no tokenizer, only token ids.
 
 
 class TokenIds:
-    """In place of a tokenizer: knows only how many tokens there are, ids 0 to ``count - 1``."""
+    """Stands in for a tokenizer; it knows only the number of tokens, with ids 0
+    to ``count - 1``.
+    """
 
     chat_template: str | None = None
     eos_token_id: int | None = None
@@ -65,14 +67,14 @@ class TokenIds:
         return self._count
 
     def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
-        """Never: raises a ValueError that says what to ask for instead."""
+        """Raises ValueError with advice, because there is no vocabulary."""
         raise UsageError(
             "models of random weights have no tokenizer for a text; use task=random, or a task's "
             "sampling with task.source.kind=random"
         )
 
     def decode(self, tokens: Sequence[int], **options: object) -> str:
-        """Returns the ids as text."""
+        """Formats the ids as text."""
         return " ".join(map(str, tokens))
 
 
@@ -87,9 +89,9 @@ def load_random_config(path: str) -> PretrainedConfig:
 
 
 def make_random_module(path: str, dtype: torch.dtype, device: str, seed: int) -> PreTrainedModel:
-    """Makes a causal LM of seeded noise, in eval mode, on the device (``meta`` makes none) without
-    a copy elsewhere; two of one architecture and seed are equal (on one kind of device). A
-    ValueError for an unknown architecture.
+    """Makes a causal LM with seeded random weights, in eval mode, directly on the device (``meta``
+    makes no weights). On the same kind of device, equal architectures and seeds give equal weights.
+    Raises UsageError if the architecture is unknown.
     """
     config = load_random_config(path)
     place = torch.device(device)
@@ -104,12 +106,11 @@ DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
 def load_model(spec: ModelSpec) -> HuggingFaceModel:
-    """Loads a causal LM in eval mode; its vocabulary is the embedding's until
-    ``require_same_vocabulary`` tells how many tokens exist.
+    """Loads a causal LM in eval mode. Its vocabulary has the size of the embedding until the
+    tokenizers' number of tokens is known.
 
-    A ValueError says in one line why the path cannot be loaded or CUDA not started, or what is
-    wrong with its model: what its checkpoint lacks, or where its answers differ from one plain
-    pass.
+    Raises UsageError with the reason in one line: the path cannot be loaded, CUDA does not start,
+    the checkpoint lacks tensors, or the model's cached answers differ from those of a plain pass.
     """
     set_cuda_precision_flags()
     if spec.device.startswith("cuda"):
@@ -164,16 +165,16 @@ def wrap_loaded_model(
     name: str,
     compile: str = "none",
 ) -> HuggingFaceModel:
-    """Returns a model that somebody else has loaded, in eval mode and otherwise left as it is; a
-    ValueError says in one line where its answers differ from one plain pass.
+    """Wraps a loaded model; puts it in eval mode and changes nothing else. Raises UsageError, in
+    one line, if its cached answers differ from those of a plain pass.
     """
     set_cuda_precision_flags()
     return wrap_and_probe(module.eval(), name, compile)
 
 
 def wrap_and_probe(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
-    """Returns a module behind the engine's interface, tried once; a ValueError if it cannot be
-    decoded with.
+    """Wraps a module in the engine's interface and probes it once. Raises UsageError if decoding
+    with it would be wrong.
     """
     try:
         embedding = cast(Any, module.get_input_embeddings()).weight
@@ -190,8 +191,8 @@ def wrap_and_probe(module: PreTrainedModel, name: str, compile: str) -> HuggingF
 
 
 def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenizerBase | TokenIds:
-    """Loads the tokenizer of a local folder or hub id; random weights have token ids only. A
-    ValueError has transformers' reason in one line.
+    """Loads the tokenizer of a local folder or hub id; ``TokenIds`` for random weights. Raises
+    UsageError with transformers' reason in one line.
     """
     if path.startswith(PREFIX):
         return TokenIds(load_random_config(path).vocab_size)
@@ -212,7 +213,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
 
 
 def read_end_ids(path: str, revision: str | None = None) -> Any:
-    """Returns the id or ids at which transformers' ``generate`` ends a model's answers; None if its
+    """Reads the id or ids at which transformers' ``generate`` ends a model's answers; None if its
     files name none.
     """
     config = read_config_json(path, revision)
@@ -225,7 +226,7 @@ def read_end_ids(path: str, revision: str | None = None) -> Any:
 
 @cache
 def load_tokenizer_once(path: str, revision: str | None, folder_state: str | None) -> Any:
-    """Loads a tokenizer once per process and state of its folder."""
+    """Loads a tokenizer, cached per process and state of its folder."""
     return load_tokenizer(path, revision)
 
 
@@ -238,7 +239,7 @@ def set_answer_ends(tokenizer: Any, ends: int | Sequence[int] | None) -> Any:
 
 
 def load_config(path: str, revision: str | None = None) -> PretrainedConfig:
-    """Returns a model's config; no weights are read."""
+    """Loads a model's config, without weights."""
     if path.startswith(PREFIX):
         return load_random_config(path)
     register_model_families()
@@ -248,8 +249,8 @@ def load_config(path: str, revision: str | None = None) -> PretrainedConfig:
 
 
 def require_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:
-    """Returns the number of tokens, one past the largest id, where both tokenizers give every token
-    the same id; else a ValueError names the first token that differs.
+    """Returns the number of tokens, which is the largest id plus 1, if both tokenizers give every
+    token the same id. Raises UsageError with the first token that differs.
     """
     ours = target.get_vocab()
     theirs = draft.get_vocab()
@@ -267,12 +268,12 @@ def require_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedTo
 def choose_common_tokenizer(
     tokenizers: Sequence[PreTrainedTokenizerBase | TokenIds],
 ) -> tuple[PreTrainedTokenizerBase | TokenIds, int]:
-    """Returns the tokenizer that a pair's prompts are read with, the first real one if there is
-    one, and the number of tokens.
+    """Chooses the tokenizer for a pair's prompts: the first real tokenizer, if there is one. Also
+    returns the number of tokens.
 
-    The target's comes first. ``TokenIds``, of random weights, agree with any real tokenizer
-    (whether they embed its tokens is checked elsewhere). A ValueError names the first token on
-    which two vocabularies differ, or the two sizes.
+    The target's comes first. ``TokenIds``, of random weights, agree with any real tokenizer; that
+    the model embeds its tokens is checked elsewhere. Raises UsageError with the first token on
+    which two vocabularies differ, or with their two sizes.
     """
     real = [tokenizer for tokenizer in tokenizers if not isinstance(tokenizer, TokenIds)]
     if real:

@@ -1,9 +1,9 @@
-"""Which tokens of a target a draft knows, and what it calls them.
+"""Maps between a target's tokens and those of a draft with a different vocabulary.
 
-A draft may know some of the target's tokens only (EAGLE-3's ``d2t``; FR-Spec, arXiv 2502.14856,
-keeps the most frequent ones), or have a tokenizer of its own (TLI, arXiv 2502.05202: both propose
-what they have in common, as strings). Either way it proposes no token outside, and the target's
-distribution stays what it was: acceptance and residuals bring those tokens.
+A draft may know only some of the target's tokens (EAGLE-3's ``d2t``; FR-Spec, arXiv 2502.14856,
+keeps the most frequent), or have its own tokenizer (TLI, arXiv 2502.05202, proposes the tokens that
+both tokenizers have, compared as strings). Either way it never proposes other tokens, and the
+output keeps the target's distribution, because acceptance and residuals supply these tokens.
 
 Letters: V tokens of the target, V' of the draft.
 """
@@ -31,24 +31,24 @@ _SPACES = ("\u0120", "\u2581")  # how byte-level and sentencepiece tokenizers wr
 
 @dataclass(frozen=True)
 class VocabularyMap:
-    """A draft's tokens and the target's."""
+    """Map between a draft's tokens and the target's."""
 
-    # [V] the draft's token that stands for each of the target's in a context
+    # [V] the draft's token for each token of the target in a context
     draft_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]  # [V'] the target's token that each of the draft's means; -1: none
-    # tokens of the target that the draft has in several parts, with those
+    target_ids: tuple[int, ...]  # [V'] the target's token for each token of the draft; -1: none
+    # for each token of the target that has several parts in the draft's tokenizer, these parts
     pieces: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def proposable_count(self) -> int:
-        """How many of the target's tokens can be proposed."""
+        """Number of the target's tokens that the draft can propose."""
         return len({token for token in self.target_ids if token != _NONE})
 
 
 def map_reduced_vocabulary(ids: Sequence[int], target_vocab_size: int) -> VocabularyMap:
-    """A draft with an output and an embedding for each of some of the target's tokens, and one
-    for all others: what the draft calls ``len(ids)`` is read for any other token and never
-    proposed. A ValueError for a token twice, or one that the target does not have.
+    """Maps a draft with an embedding and an output for each of the target's tokens ``ids``. Its
+    token ``len(ids)`` is read for any other token and never proposed. Raises UsageError if a token
+    is listed twice or unknown to the target.
     """
     if len(set(ids)) < len(ids) or not all(0 <= token < target_vocab_size for token in ids):
         raise UsageError(f"a draft's tokens must be distinct and of 0 to {target_vocab_size - 1}")
@@ -58,7 +58,7 @@ def map_reduced_vocabulary(ids: Sequence[int], target_vocab_size: int) -> Vocabu
 
 
 def map_reduced_outputs(ids: Sequence[int], target_vocab_size: int) -> VocabularyMap:
-    """Maps a draft that reads all of the target's tokens and has outputs for some of them."""
+    """Maps a draft that reads all of the target's tokens and has outputs for the tokens ``ids``."""
     return VocabularyMap(
         tuple(range(target_vocab_size)),
         map_reduced_vocabulary(ids, target_vocab_size).target_ids[:-1],
@@ -66,9 +66,9 @@ def map_reduced_outputs(ids: Sequence[int], target_vocab_size: int) -> Vocabular
 
 
 def map_tokenizers(target: Any, draft: Any, target_vocab_size: int) -> VocabularyMap:
-    """Maps two tokenizers by the strings of their tokens; ends of text are one token. The draft's
-    tokenizer splits the text of the target's other tokens. Raises UsageError if they have no token
-    in common.
+    """Maps two tokenizers by the strings of their tokens; all ends of text count as the same token.
+    The target's other tokens are split by the draft's tokenizer. Raises UsageError if they share no
+    token.
     """
     ours = _group_ids_by_text(target)
     theirs = _group_ids_by_text(draft)
@@ -106,8 +106,9 @@ def map_tokenizers(target: Any, draft: Any, target_vocab_size: int) -> Vocabular
 
 
 def read_known_ids(folder: Path) -> tuple[int, ...] | None:
-    """Reads the target's tokens that a draft's folder says it knows; None: all. ``d2t`` holds, as
-    EAGLE-3's does, each target token less its place. A ValueError if the file cannot be read.
+    """Reads the target's tokens that a draft's folder lists as known; None if it lists none. As in
+    EAGLE-3, ``d2t`` holds each known token minus its index. Raises UsageError if the file cannot be
+    read.
     """
     file = folder / FILE
     if not file.is_file():
@@ -125,7 +126,7 @@ def write_known_ids(folder: Path, ids: Sequence[int]) -> None:
 
 
 def _group_ids_by_text(tokenizer: Any) -> dict[str, list[int]]:
-    """Returns the ids of each token's string, with plain spaces, in order of ids."""
+    """Groups token ids by their string, with plain spaces, in order of ids."""
     probe = tokenizer.convert_ids_to_tokens(tokenizer(" a", add_special_tokens=False)["input_ids"])
     sign = next((sign for sign in _SPACES if probe and sign in probe[0]), None)
     ids: dict[str, list[int]] = {}
@@ -134,19 +135,19 @@ def _group_ids_by_text(tokenizer: Any) -> dict[str, list[int]]:
     return ids
 
 
-STRETCH = 2  # most of the draft's tokens for one of the target's, on average over a context
+STRETCH = 2  # most draft tokens per target token, on average over a context
 
 
 class VocabularyMappedModel:
-    """A draft behind a target's V = ``vocab_size`` tokens; all else is the draft's own.
+    """A draft wrapped to read and propose the target's V = ``vocab_size`` tokens.
 
-    Tokens of the target go in and logits over the target's tokens come out, so that nobody else
-    knows of the map. Logits of tokens that the draft cannot propose are -inf *before* temperature,
-    top-k and top-p are applied, so that the distribution reported is the distribution drawn from;
-    several of the draft's tokens that mean one of the target's add up their probabilities.
+    Callers pass tokens of the target and get logits over the target's tokens. Logits of tokens that
+    the draft cannot propose are -inf *before* temperature, top-k and top-p are applied, so that the
+    reported distribution is the one drawn from. The probabilities of draft tokens with the same
+    target token add up.
 
-    Ids from V on are the draft's tokens themselves: ``respelled`` writes them where the draft has a
-    token of the target in several parts.
+    Ids from V on are the draft's own tokens; ``retokenise`` uses them for tokens of the target that
+    have several parts.
     """
 
     def __init__(self, model: LanguageModel, vocabulary: VocabularyMap, vocab_size: int) -> None:
@@ -167,7 +168,7 @@ class VocabularyMappedModel:
         self._repeats = len(ids[proposable].unique()) < len(proposable)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # while it is copied, say
+        if name == "inner":  # not set yet, for example while the object is copied
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -200,8 +201,8 @@ class VocabularyMappedModel:
     def retokenise(self, tokens: Sequence[int]) -> list[int]:
         """Splits tokens of the target into the draft's parts.
 
-        As long as the result stays within ``stretch`` times the tokens so far: beyond, a token is
-        read as its last part. What comes later never changes what came before.
+        If the result would exceed ``stretch`` times the number of tokens so far, only the last part
+        of a token is used. Later tokens never change the parts of earlier tokens.
         """
         respelled: list[int] = []
         for count, token in enumerate(tokens, start=1):
@@ -212,8 +213,8 @@ class VocabularyMappedModel:
 
 
 def cut_output_layer(module: PreTrainedModel, ids: Sequence[int]) -> None:
-    """Cuts a model's last layer down to some tokens; it reads all of them as before. A ValueError
-    for a token that the model does not have.
+    """Cuts a model's last layer down to the tokens ``ids``; it reads all tokens as before. Raises
+    UsageError if the model lacks a token.
     """
     output_layer = module.get_output_embeddings()
     if max(ids) >= output_layer.weight.shape[0]:
@@ -242,9 +243,9 @@ def map_draft_vocabulary(
     target_vocab_size: int,
     kept_ids: Sequence[int] | None = None,
 ) -> LanguageModel:
-    """Puts a draft behind the target's tokens, where it does not have all of them itself: its
-    folder may say which it knows, and ``kept_ids`` are those that its last layer was cut down to.
-    A ValueError for tokens that the target does not have.
+    """Wraps a draft that lacks some of the target's tokens; returns any other as it is. The draft's
+    folder may list its tokens; ``kept_ids`` are those to which its last layer was cut. Raises
+    UsageError if the target lacks a token.
     """
     if kept_ids is not None:
         return VocabularyMappedModel(

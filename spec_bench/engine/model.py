@@ -1,4 +1,4 @@
-"""A causal language model as the decoders see it: tokens at slots in, logits out.
+"""Interface of causal language models for the decoders: tokens at slots in, logits out.
 
 ``LanguageModel`` is the interface, ``hugging_face`` its implementation. The engine knows nothing
 about tokenisation, sampling or drafting.
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-# Seconds spent in forward passes, without stopping the device to ask.
+# Seconds spent in forward passes, measured without synchronising the device.
 
 
 class ForwardTimer:
     """Adds up the seconds between ``start`` and ``stop``.
 
-    On CUDA it records events and reads them when asked for the total, so timing adds no
-    synchronisation inside the decoding loop, and none while a graph is recorded; elsewhere it reads
-    the clock.
+    On CUDA it records events and reads them only when the total is requested, so timing adds no
+    synchronisation to the decoding loop; it skips passes while a graph is recorded. Elsewhere it
+    reads the clock.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -31,7 +31,7 @@ class ForwardTimer:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def start(self) -> None:
-        """Begins an interval."""
+        """Starts an interval."""
         if self._cuda:
             self._began = self._record_event()
         else:
@@ -45,7 +45,7 @@ class ForwardTimer:
             self._events.append((self._began, end_event))
 
     def _record_event(self) -> torch.cuda.Event | None:
-        """Returns an event; none while a graph is recorded."""
+        """Records an event; None while a graph is recorded."""
         if torch.cuda.is_current_stream_capturing():
             return None
         event = torch.cuda.Event(enable_timing=True)
@@ -53,11 +53,13 @@ class ForwardTimer:
         return event
 
     def _get_current_stream(self) -> torch.cuda.Stream:
-        """Returns where the passes run; without it an event would be recorded on the first GPU."""
+        """Returns the stream of the passes; without it an event would be
+        recorded on the first GPU.
+        """
         return torch.cuda.current_stream(self._device)
 
     def take_s(self) -> float:
-        """Returns seconds since the last call; waits for the device."""
+        """Returns the seconds since the last call; waits for the device."""
         if self._events:
             self._events[-1][1].synchronize()
             self._total_s += sum(a.elapsed_time(b) for a, b in self._events) / 1e3
@@ -68,7 +70,7 @@ class ForwardTimer:
 
 
 def wait_for_device(device: torch.device) -> None:
-    """Waits until the device has done all its work; before every clock reading."""
+    """Waits until the device has finished all its work; needed before clock readings."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -94,37 +96,39 @@ LAST: Layers = (-1,)
 
 
 class ForwardOutput(NamedTuple):
-    """What a pass returns."""
+    """Output of a pass."""
 
     logits: Tensor  # [R, T', V], T' = T or the last `logits_to_keep`
-    # [R, T, D] hidden states, those of several places side by side; None unless asked for
+    # [R, T, D] hidden states, concatenated if several are requested; None if none are
     hidden: Tensor | None
 
 
 class LanguageModel(Protocol):
-    """Anything that can be drafted with or verified against."""
+    """Interface of a target or draft model."""
 
-    vocab_size: int  # V, the tokens that exist (padded embedding rows are cut)
-    embedded: int  # rows of the embedding, padded ones too
-    parameters: int  # exact parameter count, shared tensors once
+    vocab_size: int  # V, number of tokens that exist, without padded rows of the embedding
+    embedded: int  # rows of the embedding, with padded rows
+    parameters: int  # exact parameter count, with shared tensors counted once
     max_positions: int | None  # longest sequence, or None if there is no limit
-    device: torch.device  # where tokens go in and logits come out
+    device: torch.device  # of tokens and logits
     timer: ForwardTimer  # seconds in forward passes
-    bytes_per_slot: int  # bytes that one token's keys and values take
+    bytes_per_slot: int  # bytes of a token's keys and values
     hidden_size: int  # D, the width of the hidden states
-    blocks: int  # L, how many there are between the embedding and the final norm
+    blocks: int  # L, number of blocks between the embedding and the final norm
     dtype: torch.dtype  # of weights and logits
-    recorder: Any  # where a GPU's iterations are recorded; None where they are not
-    split_from: int | None  # slots from which attention is split, as no graph does; None: never
+    recorder: Any  # records iterations on a GPU; None if they cannot be recorded
+    split_from: int | None  # slots from which attention is split, which no graph does; None: never
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Input embeddings. tokens [...] -> [..., D]."""
+        """Embeds tokens [...]; returns [..., D]."""
 
     def project(self, hidden: Tensor) -> Tensor:
-        """The last layer alone. Hidden states after the final norm [..., D] -> logits [..., V]."""
+        """Computes logits [..., V] from hidden states after the final norm [..., D], with the last
+        layer.
+        """
 
     def allocate(self, rows: int, slots: int) -> Any:
-        """Returns a cache for ``rows`` sequences of up to ``slots`` tokens."""
+        """Allocates a cache for ``rows`` sequences of up to ``slots`` tokens."""
 
     def forward(
         self,
@@ -140,11 +144,11 @@ class LanguageModel(Protocol):
         prefill: bool = False,
         shared: int = 0,
     ) -> ForwardOutput:
-        """Runs T tokens [R, T] in each of R rows of the cache, from ``row`` on, and stores them at
-        slots starts[r], starts[r] + 1, ...; ``positions`` are [R, T], and ``visible`` [R, T, S]
-        says which slots each token attends to.
+        """Runs T tokens [R, T] in R rows of the cache, from ``row`` on, and stores them at slots
+        starts[r], starts[r] + 1, ... ``positions`` are [R, T]; ``visible`` [R, T, S] marks the
+        slots to which each token attends.
 
-        Returns logits, of the last ``logits_to_keep`` (0: all T), and hidden states if asked for. A
-        prompt's pass, ``prefill``, is repeated by no other; but for windows every token attends to
-        the ``shared`` leading slots.
+        Returns the logits of the last ``logits_to_keep`` tokens (0: of all T), and hidden states if
+        ``needs_hidden`` names some. ``prefill`` marks a prompt's pass, whose shape is not repeated.
+        Windows aside, every token attends to the ``shared`` leading slots.
         """

@@ -1,6 +1,4 @@
-"""Which model is loaded, where and how precise, and which tokens its last layer keeps, checked;
-imports torch only to ask for CUDA.
-"""
+"""Checked settings for loading a model; imports torch only to look for CUDA."""
 
 import json
 import os
@@ -22,24 +20,24 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 COMPILE_MODES = ("none", "static", "static_inductor", "dynamo", "inductor")
 DEVICE = r"(cpu|mps|(cuda|xpu)(:\d{1,4})?)"
 AUTO = "auto"
-_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA, of WSL, of AMD
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # devices of NVIDIA, WSL and AMD
 _ASK = """import ctypes
 driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 driver.cuDriverGetVersion(ctypes.byref(version))
 print(version.value, driver.cuInit(0))"""
-PLAIN = ("fp8", "mxfp4")  # ways to quantise that transformers undoes when asked to
-RECORDS = (2, 11)  # the first torch whose recordings are used
+PLAIN = ("fp8", "mxfp4")  # kinds of quantisation that transformers can undo
+RECORDS = (2, 11)  # first version of torch whose recordings are used
 COMPILERS = ("c++", "g++", "clang++", "cl")
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, where and how precise. A ValueError for an unknown dtype or way to compile, a
-    missing device or compiler, a device map with random weights, and a model to be split that has a
-    device map, no weights or no processes to be split over.
+    """Which model to load, where and with which dtype. Raises UsageError if the dtype or
+    ``compile`` is unknown, if the device or compiler is missing, for random weights with a device
+    map, and for a split model with a device map, with random weights or without processes.
     """
 
-    path: str  # local folder, hub id, or `random:...` for a known architecture without its weights
+    path: str  # local folder, hub id, or `random:...` for an architecture with random weights
     dtype: str = "float32"  # one of `DTYPES`
     device: str = "cpu"  # `cpu`, `cuda`, `cuda:1`,
     # passed through to transformers for models larger than one GPU (`auto` or a JSON-like mapping
@@ -50,7 +48,7 @@ class ModelSpec:
     seed: int = 0  # of random weights; otherwise unused
     # whether the model is split over the processes that `torchrun` started
     tensor_parallel: bool = False
-    # which tokens the last layer keeps: a file of ids, or how many of the lowest; None: all
+    # tokens that the last layer keeps: a file of ids, or the number of lowest ids; None: all
     outputs: str | int | None = None
 
     def __post_init__(self) -> None:
@@ -97,8 +95,8 @@ class ModelSpec:
 
 
 def resolve_compile_choice(choice: str, device: str) -> str:
-    """Returns how passes are captured: where it is ``auto``, in recordings on a GPU whose torch
-    makes them, else not at all.
+    """Resolves ``auto``: ``static`` on a GPU if torch can record there, else ``none``; returns any
+    other choice as it is.
     """
     if choice != AUTO:
         return choice
@@ -110,8 +108,8 @@ def resolve_compile_choice(choice: str, device: str) -> str:
 
 
 def refuse_unreadable_weights(path: str, config: Mapping[str, Any]) -> None:
-    """Checks that a model's weights are plain, or can be made so. Raises ValueError: they are an
-    adapter, or packed in a way that only others read; it says what to do.
+    """Raises UsageError, with advice, if a model's weights are an adapter, or quantised in a way
+    that cannot be undone here.
     """
     if (Path(path).expanduser() / "adapter_config.json").is_file():
         raise UsageError(
@@ -144,7 +142,9 @@ def sees_cuda() -> bool:
 
 @cache
 def explain_cuda_fault() -> str:
-    """Explains why NVIDIA's driver starts no CUDA, tried in another process; "" if unknown."""
+    """Explains why NVIDIA's driver does not start CUDA, tested in another
+    process; "" if unknown.
+    """
     if not any(map(os.path.exists, _DRIVERS)):
         return ""
     process = subprocess.run([sys.executable, "-ISc", _ASK], capture_output=True, text=True)
@@ -169,8 +169,8 @@ def explain_old_driver(version: str) -> str:
 
 
 def explain_torch_cannot_record(version: str) -> str:
-    """Ends a message that a torch, such as 2.9.1+cu126, is too old to record on a GPU; "" if not.
-    Earlier ones collect garbage at each recording, and were never tried.
+    """Returns the end of a message that this version of torch, such as 2.9.1+cu126, is too old to
+    record on a GPU; "" if it is not.
     """
     if tuple(map(int, re.findall(r"\d+", version)[:2])) >= RECORDS:
         return ""
@@ -181,15 +181,16 @@ def explain_torch_cannot_record(version: str) -> str:
     )
 
 
-# Which tokens a draft may propose.
+# Tokens that a draft may propose.
 
 INTERSECTION = "intersection"
 
 
 def read_output_ids(outputs: str | int) -> tuple[int, ...]:
-    """Returns the token ids that a draft keeps in its last layer, in order: those of a JSON file,
-    most frequent ones say (FR-Spec, arXiv 2502.14856), or the N lowest, which a byte-pair
-    vocabulary merged first. A ValueError for no such file, or no list of distinct ids >= 0.
+    """Reads the token ids that a draft keeps in its last layer, in order: those of a JSON file, for
+    example the most frequent (FR-Spec, arXiv 2502.14856), or the N lowest, which a byte-pair
+    vocabulary merged first. Raises UsageError if there is no such file, or no list of distinct ids
+    >= 0.
     """
     if isinstance(outputs, int):
         if outputs < 1:

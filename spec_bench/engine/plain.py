@@ -1,9 +1,9 @@
-"""Llama's family run plainly: the same weights in half as many operators as transformers' modules.
+"""Runs models of Llama's family with half as many operators as transformers' modules.
 
-A pass of one token is hundreds of small operators. On a GPU each takes some three microseconds
-whatever it computes, on a CPU as long again for the modules around it. Here query and key turn
-together, products of one input are one where their matrices are joined, a norm is one operator, and
-on a GPU the sums with the residual are the products' own. In float32 on a CPU the numbers are the
+A pass of a token is hundreds of small operators. On a GPU each takes some three microseconds
+whatever it computes; on a CPU the modules around it take as long again. Here query and key are
+rotated together, products with the same input are fused if their matrices are, a norm is a single
+operator, and on a GPU the products add the residual. In float32 on a CPU the numbers equal the
 modules' bit for bit, elsewhere up to rounding; ``probe.check_cached_answers`` compares them.
 
 Letters: R rows, T tokens, H query heads, K key heads, D head width.
@@ -40,12 +40,12 @@ COMPILE = {  # backends
     "dynamo": "eager",
     "inductor": "inductor",
 }
-# Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
-# a second thread takes longer than those (inductor's own: 512).
+# Least number of elements per thread: an iteration's fused kernels have thousands, and waking a
+# second thread takes longer than these (inductor's default: 512).
 INDUCTOR_OPTIONS: Any = {"cpp.min_chunk_size": 1 << 14}
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 _PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
-_ATTENTION = ("sdpa", NAME, SPLIT)  # which take the mask as it is
+_ATTENTION = ("sdpa", NAME, SPLIT)  # attention functions that take an additive mask
 
 
 def _get_class_name(part: object) -> str:
@@ -62,8 +62,8 @@ _SHARED = {
 
 
 def can_run_plainly(module: nn.Module) -> bool:
-    """Returns whether every part of a model is of a class that ``PlainModel`` knows, on one device,
-    and does what its class says.
+    """Returns whether ``PlainModel`` knows the class of every part of a model, with unchanged
+    methods and plain weights on a single device.
     """
     family = next((name for name in FAMILIES if type(module).__name__ == f"{name}ForCausalLM"), "")
     home = f"transformers.models.{family.lower()}.modeling_{family.lower()}."
@@ -79,7 +79,7 @@ def can_run_plainly(module: nn.Module) -> bool:
 
 
 def _make_product(*layers: Any) -> Callable[[Tensor], Tensor]:
-    """Returns the product of one input with linear layers, side by side."""
+    """Makes a function that multiplies an input by linear layers and concatenates the outputs."""
     if len(layers) > 1:
         layers = getattr(layers[0], "whole", layers)
     if len(layers) > 1:
@@ -93,8 +93,8 @@ def _make_product(*layers: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _make_norm(norm: Any) -> Callable[[Tensor], Tensor]:
-    """Returns a norm: torch's own where its numbers are the module's, or a GPU has it as one
-    kernel.
+    """Makes a norm: torch's own if its numbers equal the module's, or on a GPU, which has a kernel
+    for it.
     """
     weight, epsilon = norm.weight, norm.variance_epsilon
     if weight.dtype == torch.float32 or weight.device.type == "cuda":
@@ -104,7 +104,7 @@ def _make_norm(norm: Any) -> Callable[[Tensor], Tensor]:
 
 
 class PlainBlock:
-    """One layer: attention and a gated product, each added to what came in."""
+    """A decoder block: attention and a gated product, each added to its input."""
 
     def __init__(self, block: Any) -> None:
         self.attention, mlp = block.self_attn, block.mlp
@@ -124,7 +124,7 @@ class PlainBlock:
         self.norms = [*map(_make_norm, (attention.q_norm, attention.k_norm))] if has_norms else []
 
     def _make_residual_add(self, layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
-        """Returns (residual, x) to the residual and a layer's product with x."""
+        """Makes a function of (residual, x) that adds a layer's product with x to the residual."""
         if self.on_gpu and layer.bias is None:
             weight = layer.weight.t()
             return lambda residual, x: (
@@ -142,7 +142,7 @@ class PlainBlock:
         layer: Any,
         attend: Any,
     ) -> Tensor:
-        """Runs tokens [R, T, hidden]; on a GPU what came in is overwritten."""
+        """Runs tokens [R, T, hidden]; on a GPU ``hidden`` is overwritten."""
         heads, keys, width = self.heads, self.keys, self.width
         projected = self.project(self.first(hidden)).unflatten(-1, (heads + 2 * keys, width))
         query_key, value = projected.split([heads + keys, keys], dim=2)
@@ -171,7 +171,7 @@ class PlainBlock:
 
 
 def compile_plain_block(backend: str) -> Any:
-    """Returns ``PlainBlock.forward`` compiled: once for all blocks of a kind."""
+    """Compiles ``PlainBlock.forward``, once for all blocks of a kind."""
     # Target and drafts share code, and every kind of pass is a graph of its own.
     torch._dynamo.config.cache_size_limit = 64  # by its name in torch 2.6, too
     options = INDUCTOR_OPTIONS if backend == "inductor" else None
@@ -207,24 +207,24 @@ class PlainModel:
             for part in module.modules()
             for hooks in (part._forward_hooks, part._forward_pre_hooks)
         ]
-        # Not only some have a kind: then ``LayerMaskMaker`` makes one mask for each.
+        # If layers have kinds, ``LayerMaskMaker`` makes a mask for each kind.
         self._kinds = getattr(self._config, "layer_types", None) or [None] * len(self._blocks)
 
     @classmethod
     def build(cls, module: nn.Module, backend: str | None = None) -> PlainModel | None:
-        """Returns a model that is run plainly, and compiled where that is asked for; None if it has
-        a part that is not known.
+        """Builds a plain model, compiled if there is a backend; None if the module has an unknown
+        part.
         """
         return cls(module, backend) if can_run_plainly(module) else None
 
     @property
     def is_usable(self) -> bool:
-        """Whether nobody watches its modules, and attention is torch's or ours."""
+        """Whether the modules have no hooks, and attention is torch's or ours."""
         return not any(self._hooks) and self._config._attn_implementation in _ATTENTION
 
     def _get_rotations(self, hidden: Tensor, positions: Tensor, slots: int) -> Tensor:
-        """Finds [2, R, T, 1, D], cosines and signed sines of positions [R, T] below ``slots``: in a
-        table, where they do not hang on the longest position.
+        """Returns cosines and signed sines [2, R, T, 1, D] at positions [R, T] below ``slots``,
+        from a table unless they depend on the longest position.
         """
         waits = self._rotary.rope_type in WAITING_ROPE
         if waits or self._turns is None or self._turns.shape[1] < slots:
@@ -248,8 +248,8 @@ class PlainModel:
         *,
         fused: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Returns logits of the last ``logits_to_keep`` tokens, of all for 0, and the hidden
-        states before the layers ``hidden_layers``; behind the last one they are normalised.
+        """Computes logits of the last ``logits_to_keep`` tokens (0: all), and the hidden states
+        before the layers ``hidden_layers``; those after the last layer are normalised.
         """
         hidden = self._embed(tokens)
         cos, sin = self._get_rotations(hidden, positions, cache.slots)
@@ -257,7 +257,7 @@ class PlainModel:
         run_block: Any = self._compiled if fused else PlainBlock.forward
         states: list[Tensor] = []
         for place, (block, layer) in enumerate(zip(self._blocks, cache.layers, strict=True)):
-            # What comes in is overwritten; without a wish for it nobody looks.
+            # A block may overwrite its input, so requested states are copied.
             states.append(hidden.clone() if place in hidden_layers else hidden)
             layer_mask = mask[self._kinds[place]] if isinstance(mask, dict) else mask
             hidden = run_block(block, hidden, cos, sin, layer_mask, layer, attend)

@@ -1,6 +1,4 @@
-"""Products of a model's matrices, faster: packed or laid out for a CPU, joined where they share an
-input.
-"""
+"""Speeds up the products with a model's matrices on a CPU: packs them, or stores them by column."""
 
 import json
 import math
@@ -26,21 +24,21 @@ _LAYOUT = 8  # rows that a matrix is packed for
 SMALLEST = 2**19  # 2 MiB of float32, more than a core's cache; laid by columns less gains nothing
 
 
-# How a matrix is multiplied, by the rows of its input. Which is fastest hangs on the processor, the
-# dtype and the number of rows, so it is measured once for each and kept in the cache.
+# Ways to multiply by a matrix, for each number of input rows. The fastest depends on processor,
+# dtype and number of rows, so it is measured once for each and stored in the cache folder.
 PLAIN, PACKED, PADDED = "plain", "packed", "padded"  # padded: packed, filled up to four rows
 _FULL = 4
-ROWS = (1, 2, 3, 4, 8, 16)  # for which it is measured; others take the next, more the last
+ROWS = (1, 2, 3, 4, 8, 16)  # measured numbers of rows; others use the next larger, or the last
 Ways = tuple[str, ...]
 """The way for each of ``ROWS``."""
 _SAMPLE_BYTES = 1 << 27  # of matrices that are multiplied to measure; more than caches hold
 _REPEATS = 4
-_GAIN = 0.95  # of the time of a plain product: less gain is none
+_GAIN = 0.95  # a way must take less than this share of a plain product's time
 
 
 class PackedLinear(nn.Linear):
-    """A linear layer with a packed copy of its matrix. Where no input is multiplied plainly,
-    ``weight`` keeps its shape and no values of its own.
+    """A linear layer with a packed copy of its matrix. If no input is multiplied plainly,
+    ``weight`` keeps its shape but not its values.
     """
 
     packed: Tensor
@@ -67,10 +65,11 @@ def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, method: 
 
 
 def pack_linear_layers(module: nn.Module, *, join_groups: bool = False) -> Ways:
-    """Packs the matrices of a large model on a CPU, in place, where that is faster for some number
-    of rows, those of a group as one if ``join_groups``; returns how it multiplies, or nothing.
+    """Packs the matrices of a large model on a CPU, in place, if that is faster for some number of
+    rows. With ``join_groups`` a group's matrices are packed as one. Returns the way for each of
+    ``ROWS``; () if nothing was considered.
 
-    A matrix that another part of the model reads, as the embedding does, keeps its own values too.
+    A matrix that is used elsewhere in the model, such as by the embedding, also keeps its values.
     """
     if not torch.backends.mkldnn.is_available():
         return ()
@@ -109,8 +108,8 @@ def _pack_weight(weight: Tensor) -> Tensor:
 
 
 def find_fastest_ways(weights: Sequence[Tensor]) -> Ways:
-    """Returns the fastest way to multiply by matrices of these sizes and dtype on this machine, for
-    each of ``ROWS``, as it was measured the first time; that takes less than a second.
+    """Finds the fastest way to multiply by matrices of these sizes and dtypes on this machine, for
+    each of ``ROWS``. Measures once, in less than a second, and stores the result.
     """
     sizes = sorted({(*weight.shape, str(weight.dtype)) for weight in weights})
     key = [sizes, torch.get_num_threads(), torch.__version__, read_cpu_model()]
@@ -139,8 +138,8 @@ def _get_fastest_way(milliseconds: Mapping[str, float]) -> str:
 
 
 def measure_ways_ms(weights: Sequence[Tensor]) -> list[dict[str, float]]:
-    """Measures, for each of ``ROWS``, the milliseconds of all ways through some of the matrices:
-    the least of a few turns, in which the ways alternate.
+    """Measures, for each of ``ROWS``, the milliseconds of every way on some of the matrices: the
+    minimum of a few alternating turns.
     """
     sample: list[Tensor] = []
     for weight in weights:
@@ -166,7 +165,7 @@ def measure_ways_ms(weights: Sequence[Tensor]) -> list[dict[str, float]]:
 
 
 def format_product_ways(ways: Ways) -> str:
-    """Formats the ways for a row of results, as ``plain 1-3, packed 4-``; "" if there are none."""
+    """Formats the ways for a result row, such as ``plain 1-3, packed 4-``; "" if there are none."""
     pairs = zip(ways, ROWS, strict=True) if ways else ()
     runs = [
         (method, [rows for _, rows in group]) for method, group in groupby(pairs, itemgetter(0))
@@ -182,7 +181,7 @@ def dense_weight(layer: Any) -> Tensor:
 
 
 def _can_pack(layer: nn.Linear) -> bool:
-    """Returns whether this is a plain matrix on the CPU that nobody watches."""
+    """Returns whether this layer has a plain matrix on the CPU, and no hooks."""
     halves = torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
     fits = _is_plain_on_cpu(layer.weight, torch.float32, halves)
     return fits and "forward" not in vars(layer) and not layer._forward_hooks
@@ -193,14 +192,14 @@ def _is_plain_on_cpu(weight: Tensor, *dtypes: torch.dtype) -> bool:
 
 
 def store_weights_by_column(module: nn.Module) -> int:
-    """Lays out the large float32 matrices of a model's linear layers by columns, in place; how many
-    changed.
+    """Stores the large float32 matrices of a model's linear layers by column, in place; returns
+    their number.
 
-    At the 4 to 15 tokens of a tree MKL multiplies by a matrix stored row by row up to two times
-    slower than by one stored column by column. A single token and a prompt take the same time
-    either way, and 2 or 3 tokens a quarter more by columns. Values stay as they are; only the
-    rounding of products changes. A matrix shared with the embedding stays shared. Nothing is done
-    off the CPU, without MKL, or to a split model.
+    For the 4 to 15 tokens of a tree MKL multiplies up to two times slower by a matrix stored by row
+    than by one stored by column. A single token and a prompt take the same time either way; 2 or 3
+    tokens take a quarter more by column. Values do not change, only the rounding of products. A
+    matrix shared with the embedding stays shared. Does nothing off the CPU, without MKL, or to a
+    split model.
     """
     if not torch.backends.mkl.is_available():
         return 0

@@ -1,8 +1,9 @@
-"""How a GPU's work is recorded, once, as a graph that one launch replays; and which models' may be.
+"""Records a GPU's work as graphs that are replayed with a single launch; lists models that allow
+it.
 
-A recording repeats the same kernels on the same addresses. Whatever differs from one replay to the
-next must lie in buffers that are filled before, and what is read after must lie outside of the
-memory that graphs share. ``decode.recording`` records whole iterations of decoders.
+A recording repeats the same kernels on the same addresses. Inputs that change between replays must
+lie in buffers that are filled before; outputs that are read later must lie outside of the memory
+that graphs share. ``decode.recording`` records whole iterations of decoders.
 """
 
 from collections.abc import Callable
@@ -13,26 +14,26 @@ from torch import Tensor
 
 from spec_bench.core.host_device import collect_constants
 
-NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
+NEAR_TIE_GAP = 1e-4  # least gap, of logits in float32 and finer
 
 
 def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
-    """The largest gap between two logits, the larger one of this size, whose order rounding alone
-    can reverse. In bfloat16 neighbours between 16 and 32 lie 0.125 apart, and passes of two shapes
-    may round one logit each way.
+    """Computes the largest gap between two logits, the larger being ``logit``, whose order rounding
+    alone can reverse. In bfloat16 neighbours between 16 and 32 are 0.125 apart, and passes of two
+    shapes may round a logit in either direction.
     """
     return max(NEAR_TIE_GAP, 2 * torch.finfo(dtype).eps * abs(logit))
 
 
-# Models whose passes never wait for the device; of others a recording might fail, and a failed one
-# costs more than it could gain.
+# Types of models whose passes never wait for the device. Recording others might fail, and a failed
+# recording costs more than a graph gains.
 RECORDED = ("gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
-WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
-_WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
+WAITING_ROPE = ("dynamic", "longrope")  # the host reads the longest position
+_WARM_UPS = 2  # calls before a recording, in which libraries initialise themselves
 
 
 def explain_no_recording(config: Any) -> str:
-    """Explains by a model's text config why its passes are not recorded; "" if they are."""
+    """Explains, from a model's text config, why its passes are not recorded; "" if they are."""
     if config.model_type not in RECORDED:
         types = ", ".join(RECORDED)
         return f"model type {config.model_type!r} is not known to record; known: {types}"
@@ -42,12 +43,12 @@ def explain_no_recording(config: Any) -> str:
 
 
 class GraphRecorder:
-    """Where a GPU's work is recorded: one stream, and a pool of memory that all graphs share.
+    """Records functions as graphs on one stream, with a pool of memory that all graphs share.
 
-    torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
-    grows; so a graph of one kernel stays in it. What fails while it is recorded leaves torch on the
-    recording's stream and its pool in use: the stream is put back, and the pool replaced.
-    Constants that a graph reads stay too, whatever else comes to be constant.
+    torch drops a pool permanently when its last graph is gone (pytorch#198794), for example when a
+    cache grows; so a graph of a single kernel is kept in it. A failed recording leaves torch on the
+    recording's stream and its pool in use: the stream is restored, and the pool replaced. Constants
+    that graphs read are kept alive.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -57,14 +58,14 @@ class GraphRecorder:
         self._replace_pool()
 
     def _replace_pool(self) -> None:
-        """Takes a new pool and keeps a graph in it."""
+        """Makes a new pool and keeps a graph in it."""
         self._pool = torch.cuda.graph_pool_handle()
         number = torch.zeros(1, device=self._device)
         self._kept = number, self._record(lambda: number.add_(1))
 
     def record(self, function: Callable[[], object]) -> Any:
-        """Records a function as a graph, after two calls. Graphs of one pool reuse each other's
-        memory: a replay must write what others read to tensors from outside.
+        """Records a function as a graph, after two calls. Graphs of a pool reuse each other's
+        memory, so a replay must write its results to tensors allocated outside.
         """
         try:
             return self._record(function)

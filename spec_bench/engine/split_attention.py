@@ -1,9 +1,10 @@
-"""Attention in two parts: over the slots that all tokens see, without a mask, and over the others.
+"""Attention in two parts: without a mask over slots that all tokens see, with a mask over the
+others.
 
-A mask rules out a GPU's kernels that divide long keys among its processors, and is itself as long
-as the keys. The tokens of a tree differ in some slots at the end and, in a layer with a window, in
-some at its edge; only those are masked. Each part is normalised by itself, and both are weighted
-with what each summed to.
+A mask rules out a GPU's kernels that divide long keys among its processors, and is as long as the
+keys. The tokens of a tree differ only in some slots at the end and, in a layer with a window, at
+its edge; only these slots are masked. Each part is normalised separately; the parts are then
+weighted by their sums of exponentials.
 
 Letters: R rows, K heads, N tokens of a head, S slots, D head width.
 """
@@ -13,22 +14,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ALIGNED = 8  # a mask's rows start at multiples of so many elements on a GPU
-FROM = 2048  # slots that all tokens see; below, a mask costs less than a second kernel
-_WIDEST = 256  # D that the kernels take, a multiple of 8
+ALIGNED = 8  # on a GPU a mask's rows start at multiples of this number of elements
+FROM = 2048  # least number of shared slots to split; below, a mask costs less than a second kernel
+_WIDEST = 256  # largest D of the kernels, which must be a multiple of 8
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class VisibleSpan:
-    """The slots that tokens of a pass see, and those of them that need no mask."""
+    """Range of the slots that tokens of a pass see, and the range of those that need no mask."""
 
     visible_start: int  # the first slot that any token sees
-    unmasked_start: int  # the first of the slots that all tokens see
-    unmasked_end: int  # the slot after the last of these
+    unmasked_start: int  # the first slot that all tokens see
+    unmasked_end: int  # the slot after the last slot that all tokens see
 
     def select_partly_masked(self, values: Tensor, dim: int) -> Tensor:
-        """Selects the slots that need a mask: those seen before the unmasked ones, and after."""
+        """Selects the slots that need a mask: visible slots before and after the unmasked range."""
         tail = values.narrow(dim, self.unmasked_end, values.shape[dim] - self.unmasked_end)
         if self.visible_start == self.unmasked_start:
             return tail
@@ -43,9 +44,9 @@ def compute_span(
     *,
     chunked: bool = False,
 ) -> VisibleSpan:
-    """Computes the slots that all tokens of a pass see in a layer whose window or chunk holds
-    ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path, and positions
-    are from ``shared`` to ``slots`` - 1.
+    """Computes the span of a pass in a layer whose window or chunk holds ``reach`` tokens (None:
+    all). ``shared`` leading slots lie on every token's path, and positions are from ``shared`` to
+    ``slots`` - 1.
     """
     if reach is None or reach >= slots:
         return VisibleSpan(0, 0, shared)
@@ -88,8 +89,8 @@ def attend_split_by_span(
 
 
 def merge_attention(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> Tensor:
-    """Merges attention over two sets of slots, from each one's output [..., N, D] and the
-    log-sum-exp of its scores [..., N].
+    """Merges attention over two sets of slots, given each set's output [..., N, D] and log-sum-exp
+    of scores [..., N].
     """
     wide = torch.promote_types(left.dtype, torch.float32)
     weight = torch.sigmoid((left_sum - right_sum).to(wide)).unsqueeze(-1)
@@ -103,8 +104,8 @@ def attend_with_log_sums(
     scale: float,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns attention [R, K, N, D], and the log of its scores' summed exponentials [R, K, N];
-    arguments as ``attend_split_by_span``'s.
+    """Computes attention [R, K, N, D] and the log-sum-exp of its scores [R, K, N], with the
+    arguments of ``attend_split_by_span``.
     """
     aten = torch.ops.aten
     if query.device.type == "cpu":
@@ -128,10 +129,10 @@ def attend_with_log_sums(
             True,
             scale=scale,
         )
-    return outputs[0], outputs[1][..., : query.shape[2]]  # sums are filled up
+    return outputs[0], outputs[1][..., : query.shape[2]]  # the kernel pads the sums
 
 
 def has_attention_kernels(device: torch.device, width: int, value_width: int) -> bool:
-    """Returns whether ``attend_with_log_sums`` runs for heads of these widths."""
+    """Returns whether ``attend_with_log_sums`` supports heads of these widths on this device."""
     fits = width == value_width <= _WIDEST and width % 8 == 0
     return fits and device.type in ("cpu", "cuda")

@@ -1,7 +1,7 @@
 """Masks, positions and slots of the three kinds of pass: prefill, pending tokens, tree level.
 
-A row that has ``length`` tokens in its cache keeps node i of its tree at slot ``length + i`` and
-position ``length + depth(i)``; node 0 is the last committed token, which has not been run yet.
+In a row with ``length`` cached tokens, node i of the tree has slot ``length + i`` and position
+``length + depth(i)``. Node 0 is the last committed token, which has not been run yet.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ def prefill(
     needs_hidden: Layers = (),
     on_hidden: HiddenCallback = ignore_hidden,
 ) -> None:
-    """Runs a prompt, without its last token, into one row's cache, in chunks, whose hidden states
-    ``on_hidden`` takes. Rows are prefilled one by one, so that a row's numbers are the same in
-    every batch.
+    """Runs a prompt without its last token, in chunks, into a row of the cache; passes each chunk's
+    hidden states to ``on_hidden``. Rows are prefilled one by one, so that a row's numbers are the
+    same in every batch.
     """
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
@@ -63,12 +63,12 @@ def run_causal_tokens(
     row: int = 0,
     prefill: bool = False,
 ) -> ForwardOutput:
-    """Runs consecutive tokens [R, T] from slots and positions ``starts`` [R] on under a causal
-    mask, in rows from ``row`` on: a prompt, what a draft has not seen yet, or the paths of a tree
-    one by one.
+    """Runs consecutive tokens [R, T] under a causal mask, from slots and positions ``starts`` [R]
+    on, in rows from ``row`` on. The tokens are a prompt, a draft's pending tokens, or the paths of
+    a tree.
 
-    Returns logits [R, 1 or T, V] (``logits_to_keep`` of them, 0 for all), and hidden states [R, T,
-    D] if asked for.
+    Returns the logits of the last ``logits_to_keep`` tokens, [R, 1 or T, V] (0: all), and hidden
+    states [R, T, D] if ``needs_hidden`` names some.
     """
     starts = HostDeviceInts.wrap(starts)
     positions = starts.get_tensor(model.device).unsqueeze(1) + cached_arange(
@@ -90,7 +90,7 @@ def run_causal_tokens(
 
 @torch.inference_mode()
 def compute_next_logits(model: LanguageModel, text: Sequence[int]) -> Tensor:
-    """Returns logits [V] after a text, without a tree and in a cache of its own."""
+    """Computes logits [V] after a text, without a tree and in a new cache."""
     cache = model.allocate(1, len(text))
     prefill(model, cache, 0, text[:-1])
     last_token = torch.tensor([text[-1:]], device=model.device)
@@ -106,10 +106,11 @@ def run_nodes(
     *,
     needs_hidden: Layers = (),
 ) -> ForwardOutput:
-    """Runs T consecutive tree nodes with tree attention: each sees its row's committed tokens,
-    ``lengths`` [R], its ancestors, which are in the cache or among the nodes, and itself.
+    """Runs T consecutive tree nodes with tree attention: each attends to its row's committed
+    tokens, ``lengths`` [R], to its ancestors and to itself. Ancestors must be cached or among the
+    nodes.
 
-    Returns logits [R, T, V], and hidden states [R, T, D] if asked for.
+    Returns logits [R, T, V], and hidden states [R, T, D] if ``needs_hidden`` names some.
     """
     device = model.device
     host_lengths = HostDeviceInts.wrap(lengths)
@@ -135,9 +136,9 @@ def make_tree_mask(
     tree: Tree | None = None,
     nodes: slice = slice(None),
 ) -> Tensor:
-    """Makes the mask [R, T, slots] of nodes that see their row's first ``length`` slots and, of the
-    later ones, those that ``ancestors`` [R, T, C] says: entry c is about slot ``length + c``. The
-    first pass over a ``tree`` makes what its passes share.
+    """Makes the mask [R, T, slots] of nodes that see their row's first ``length`` slots and the
+    slots ``length + c`` where ``ancestors`` [R, T, C] is True. The first pass over a ``tree``
+    stores the parts that its passes share.
     """
     if lengths.are_known_equal:
         return pad(ancestors, (lengths[0], 0), value=True)
@@ -167,8 +168,8 @@ def run_under_ancestors(
     positions: Tensor,
     ancestors: Tensor,
 ) -> ForwardOutput:
-    """Runs nodes [R, T], written from slots ``starts`` [R] on, under ``make_tree_mask``'s mask.
-    Returns logits [R, T, V].
+    """Runs nodes [R, T], stored at slots ``starts`` [R] and after, with the mask of
+    ``make_tree_mask``. Returns logits [R, T, V].
     """
     host_lengths = HostDeviceInts.wrap(lengths)
     visible = make_tree_mask(host_lengths, ancestors)
@@ -176,14 +177,14 @@ def run_under_ancestors(
 
 
 def make_causal_visibility(positions: Tensor, slots: int) -> Tensor:
-    """[R, T, slots] visibility where every token is at the slot of its position."""
+    """Makes a causal mask [R, T, slots] for tokens whose slots equal their positions."""
     return cached_arange(slots, positions.device) <= positions.unsqueeze(-1)
 
 
 class TreeScorer:
-    """Tree attention: one cache row per sequence, every node run once."""
+    """Runs the target with tree attention: a cache row per sequence, and every node once."""
 
-    rows_per_sequence = 1  # cache rows that one takes
+    rows_per_sequence = 1  # cache rows per sequence
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ class TreeScorer:
         self.cache: Any = None
 
     def reserve(self, rows: int, slots: int) -> None:
-        """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
+        """Grows the cache to ``rows`` sequences of ``slots`` tokens, tree included."""
         self.cache = self._pool.get_or_grow_cache("target", self._target, rows, slots)
 
     def prefill(
@@ -207,12 +208,14 @@ class TreeScorer:
         tokens: Sequence[int],
         on_hidden: HiddenCallback = ignore_hidden,
     ) -> None:
-        """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
+        """Runs a prompt without its last token; passes its hidden states, if needed, to
+        ``on_hidden``.
+        """
         prefill(self._target, self.cache, row, tokens, self.needs_hidden, on_hidden)
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
-        """Returns logits [R, N, V] at every node, and hidden states [R, N, D] if wanted;
-        ``lengths`` [R] tokens are committed.
+        """Computes logits [R, N, V] at every node, and hidden states [R, N, D] if needed, after
+        ``lengths`` [R] committed tokens.
         """
         nodes = slice(0, tree.shape.size)
         return run_nodes(
@@ -225,13 +228,14 @@ class TreeScorer:
         )
 
     def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
-        """Keeps every row's accepted path behind ``lengths`` [R] tokens: its nodes, root first, on
-        the host, and as [R, L + 1] on the device, where what comes after them means nothing.
+        """Keeps every row's accepted path, root first, after its ``lengths`` [R] tokens. ``nodes``
+        lists the path on the host; ``path`` [R, L + 1] on the device has undefined entries after
+        it.
         """
         commit_paths(self.cache, lengths, nodes, path)
 
     def move_row(self, source: int, target: int, length: int) -> None:
-        """Puts one sequence of ``length`` tokens in another's place."""
+        """Moves a sequence of ``length`` tokens to another place."""
         self.cache.move_row(source, target, length)
 
 
@@ -241,9 +245,9 @@ def commit_paths(
     nodes: Sequence[Sequence[int]],
     path: Tensor,
 ) -> None:
-    """Keeps paths, given as to ``TreeScorer.commit``, in a cache's first R rows: on a CPU only what
-    has to move, row by row; elsewhere all rows at once by the path on the device, so that no
-    indices are copied there.
+    """Keeps the paths of a cache's first R rows, with the arguments of ``TreeScorer.commit``. On a
+    CPU it moves nodes row by row; on a GPU it moves all rows' nodes at once by ``path``, so that no
+    indices are copied.
     """
     if not path.is_cpu:
         cache.commit_all(lengths, path)
@@ -253,11 +257,12 @@ def commit_paths(
 
 
 class PathScorer(TreeScorer):
-    """No tree attention: the K paths of a sequence are K cache rows under a causal mask.
+    """Runs the target without tree attention: the K paths of a sequence are K cache rows under a
+    causal mask.
 
-    Without tree attention (MCSD's ablation) each path from the root to a leaf is a cache row:
-    shared nodes are run once per path, the prompt is held once per path, and an accepted path is
-    copied over all of them. The logits are tree attention's; work and memory differ.
+    This is MCSD's ablation. Each path from the root to a leaf is a cache row: shared nodes are run
+    once per path, each row holds the prompt, and an accepted path is copied to all of them. The
+    logits equal those of tree attention; work and memory differ.
 
     The parents in trees of this shape never change: node i of a level with n nodes lies on the
     paths of the leaves K i / n to K (i + 1) / n - 1.
