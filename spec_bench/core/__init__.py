@@ -1,5 +1,5 @@
-"""Probabilities and the draft tree; knows torch and nothing else.
+"""Probabilities and the draft tree; imports torch but not the other layers.
 
-Dimension letters used in this layer: R rows, F frontier nodes, N tree nodes (root included),
-C children of one node, V vocabulary, B a batch of nodes.
+Dimension letters of this layer: R rows, F frontier nodes, N tree nodes (root included), C children
+of a node, V vocabulary, B a batch of nodes.
 """

@@ -1,4 +1,4 @@
-"""Beams of equal length as one tree: shared prefixes found and merged by tensor operations.
+"""Builds trees from beams of equal length; finds and merges shared prefixes by tensor operations.
 
 ReDrafter (arXiv 2403.09919), Listing 1, with axes corrected. Letters: R rows, W beams, L tokens.
 """
@@ -12,12 +12,12 @@ from spec_bench.core.tree import Tree, TreeShape
 
 
 def build_merged_beam_tree(root: Tensor, beams: Tensor) -> Tree:
-    """Builds a tree per row with one node for every distinct prefix of beams [R, W, L], best first,
+    """Builds a tree per row with a node for every distinct prefix of beams [R, W, L], best first,
     so that siblings are best first too. Proposals are one-hot.
 
     On a CPU a level is as wide as the row with most prefixes needs. On other devices it is as wide
-    as there are beams, because the host would have to wait for the number. Surplus nodes are absent
-    ones at the level's end.
+    as there are beams, because the host would have to wait for the number of prefixes. Absent nodes
+    fill the end of a level.
     """
     width, length = beams.shape[1:]
     equal_tokens = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
@@ -42,7 +42,7 @@ def build_merged_beam_tree(root: Tensor, beams: Tensor) -> Tree:
 
 
 def build_separate_beam_tree(root: Tensor, beams: Tensor) -> Tree:
-    """Returns a tree per row with a chain for every beam, nothing merged."""
+    """Builds a tree per row with a chain for every beam [R, W, L], without merging."""
     width, length = beams.shape[1:]
     tree = Tree(TreeShape((width,) * length, (width,) * length), root, "deterministic")
     chain = torch.arange(width, device=beams.device)

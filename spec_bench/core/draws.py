@@ -1,12 +1,11 @@
-"""Where randomness enters: every random choice of a decoder is one call on a
-``RandomSource``.
+"""Sources of randomness: every random choice of a decoder is a call of a ``RandomSource``.
 
-``SeededSource`` draws them, from one generator per row. ``spec_bench.audit`` has another
-implementation that walks through every outcome with its probability, so that the very code that
-is benchmarked can be enumerated.
+``SeededSource`` draws from a generator per row. ``spec_bench.audit`` has another implementation
+that goes through every outcome with its probability, so that the benchmarked code itself is
+enumerated.
 
-What a row draws depends only on that row's generator and on the shape of the decoder's tree, never
-on what its neighbours do or on how far a walk gets: a batch, a shuffle or a resume changes nothing.
+A row's draws depend only on the row's generator and on the shape of the decoder's tree, never on
+other rows or on how far a walk gets. So batching, shuffling or resuming changes nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +23,16 @@ from spec_bench.core.host_device import cached_arange, cached_constant
 from spec_bench.settings.former import FormerMembers, make_former_getattr
 
 Choice = Callable[[Tensor, Tensor], Tensor]
-"""Takes probabilities [..., V] and uniforms [..., count] to tokens [..., count]."""
+"""Chooses tokens [..., count] from probabilities [..., V] and uniforms [..., count]."""
 
 
 class WalkDraws(Protocol):
-    """The random choices of one walk down the tree."""
+    """The random choices of a walk down the tree."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
-        """Tests children in order: [R, C] -> index of the first success, else C: [R]."""
+        """Tests children in order with acceptance probabilities [R, C]; returns the index of the
+        first success, else C, [R].
+        """
 
     def passes(self, test_numbers: Tensor, acceptance: Tensor) -> Tensor:
         """Makes all tests at once, [R, n, C] bool, from their numbers [n, C] or [R, n, C], counted
@@ -40,31 +41,35 @@ class WalkDraws(Protocol):
         """
 
     def token(self, probs: Tensor) -> Tensor:
-        """Draws one token per row: [R, V] -> [R]."""
+        """Draws a token per row from probabilities [R, V]; returns [R]."""
 
 
 class PositionDraws(Protocol):
-    """One choice of a token for each position that a walk may reach."""
+    """The choice of a token for each position that a walk may reach."""
 
     def sample_at(self, level: int, probs: Tensor) -> Tensor:
-        """Draws the token after a node of ``level``: [R, V] -> [R]."""
+        """Draws the token after a node of ``level`` from probabilities [R, V]; returns [R]."""
 
     def sample_nodes_at(self, levels: Tensor, probs: Tensor) -> Tensor:
-        """Draws the token after each of N nodes of ``levels`` [R or 1, N]: [R, N, V] -> [R, N]."""
+        """Draws the token after each of N nodes of ``levels`` [R or 1, N] from probabilities [R, N,
+        V]; returns [R, N].
+        """
 
 
 class TrialDraws(Protocol):
-    """Yes-or-no choices whose number is known beforehand."""
+    """A known number of yes-or-no choices."""
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
-        """Makes the index-th choice of every row: [R] -> bool [R]."""
+        """Makes choice number ``index`` of every row with a probability [R]; returns bool [R]."""
 
 
 class RandomSource(Protocol):
-    """The random choices of one decoding iteration."""
+    """The random choices of a decoding iteration."""
 
     def categorical(self, probs: Tensor, count: int) -> Tensor:
-        """Draws ``count`` i.i.d. tokens per node: [R, F, V] -> [R, F, count]."""
+        """Draws ``count`` i.i.d. tokens per node from probabilities [R, F, V]; returns [R, F,
+        count].
+        """
 
     def gumbel(
         self,
@@ -73,16 +78,16 @@ class RandomSource(Protocol):
         best: int | None = None,
     ) -> Tensor:
         """Draws standard Gumbel noise of the shape of ``like`` [R, F, V]. With ``counts`` [R] only
-        each row's first nodes get noise; the others' values are undefined. ``best`` promises that
-        the caller reads only the tokens of each node's ``best`` largest perturbed values.
+        the first nodes of each row get noise; other values are undefined. With ``best`` the caller
+        may only use the tokens of each node's ``best`` largest perturbed values.
         """
 
     def verdict(self, children: Sequence[int]) -> WalkDraws:
         """Prepares one walk; ``children`` bounds the children tested at each level."""
 
     def prepare_positions(self, count: int) -> PositionDraws:
-        """Prepares a choice for each of the next ``count`` positions of every row; a position's
-        number does not depend on the iteration, so the text is the one that plain decoding draws.
+        """Prepares a choice for each of the next ``count`` positions of every row. A position's
+        random number does not depend on the iteration, so the text equals that of plain decoding.
         """
 
     def advance(self, emitted: Sequence[int]) -> None:
@@ -97,29 +102,29 @@ if not TYPE_CHECKING:
 
 
 def derive_row_seed(seed: int, prompt_id: str) -> int:
-    """Returns the 63-bit seed of one prompt's generator."""
+    """Derives the 63-bit seed of a prompt's generator."""
     digest = hashlib.sha256(f"{seed}\x00{prompt_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def make_row_generator(seed: int, prompt_id: str, device: torch.device) -> torch.Generator:
-    """Makes the one generator that all of a prompt's draws come from."""
+    """Makes the generator for all draws of a prompt."""
     return torch.Generator(device=device).manual_seed(derive_row_seed(seed, prompt_id))
 
 
 def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Returns the tokens [..., count] at which the cumulative distribution of probs [..., V], not
-    necessarily normalised, passes each uniform [..., count] in [0, 1), float64.
+    """Finds the tokens [..., count] at which the cumulative sums of probs [..., V], which need not
+    be normalised, pass each uniform [..., count] in [0, 1), float64, times their total.
 
-    Summed in float64: with float32 sums a vocabulary of 128k loses its tail. A token of probability
-    zero is never returned.
+    Sums are in float64: with float32 sums a vocabulary of 128k loses its tail. A token of
+    probability zero is never returned.
     """
     if not probs.is_cpu:
         return _inverse_cdf_in_blocks(probs, uniforms)
     cdf = probs.double().cumsum(dim=-1)
-    # The product stays below the total, and so before the end: a float64 below 1 is at most
-    # 1 - 2^-53, which takes more than half a unit in the last place off any other number. Only
-    # where there is no distribution at all (NaN or zeros) could a search end past the last token.
+    # The product stays below the total, so the search ends before the end: a float64 below 1 is at
+    # most 1 - 2^-53, and a factor of that size lowers any number by more than half a unit in its
+    # last place. Only without a distribution (NaN or zeros) could it end past the last token.
     index = torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
     return index.clamp_(max=cdf.shape[-1] - 1)
 
@@ -128,8 +133,8 @@ _BLOCK = 256  # tokens
 
 
 def _inverse_cdf_in_blocks(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Computes ``inverse_cdf`` in two steps, the block of tokens and the token within it: a GPU
-    sums a row of a whole vocabulary on one of its processors, its blocks on all.
+    """Computes ``inverse_cdf`` in two steps, first the block of tokens, then the token in it. A GPU
+    sums a row of the whole vocabulary on a single processor, but its blocks on all.
     """
     missing = -probs.shape[-1] % _BLOCK
     blocks = (pad(probs, (0, missing)) if missing else probs).unflatten(-1, (-1, _BLOCK))
@@ -144,13 +149,14 @@ def _inverse_cdf_in_blocks(probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _find_crossing(mass: Tensor, sums: Tensor, thresholds: Tensor) -> Tensor:
-    """Finds the first of the entries with mass whose sum is above the threshold; if rounding left
-    none, the last one with mass. Takes [..., count, n] and [..., count]; returns [..., count].
+    """Finds the first entry with mass whose sum is above the threshold; if rounding leaves none,
+    the last entry with mass. Takes mass and sums [..., count, n] and thresholds [..., count];
+    returns [..., count].
     """
     count = mass.shape[-1]
     places = cached_arange(count, mass.device)
     is_crossed = sums > thresholds.unsqueeze(-1)
-    # Earlier ones rank higher behind the threshold, later ones before it.
+    # Above the threshold earlier entries rank higher; below it, later entries do.
     reversed_places = cached_constant(tuple(range(2 * count, count, -1)), mass.device)
     ranks = torch.where(is_crossed, reversed_places, places)
     return (ranks * (mass > 0)).argmax(dim=-1)
@@ -158,7 +164,7 @@ def _find_crossing(mass: Tensor, sums: Tensor, thresholds: Tensor) -> Tensor:
 
 def choose_likeliest(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Computes ``inverse_cdf`` of one-hot distributions, as at temperature 0. The uniforms are not
-    read, but drawn all the same, because some rules need them there too.
+    read, but they are drawn, because some rules need them at temperature 0 too.
     """
     return probs.argmax(dim=-1, keepdim=True).expand_as(uniforms)
 
@@ -169,19 +175,19 @@ def _read_generator_position(generator: torch.Generator) -> Any:
 
 
 class SeededSource(FormerMembers):
-    """Draws from one ``torch.Generator`` per row, all on the device where the draws are needed."""
+    """Draws from a ``torch.Generator`` per row, on the device that needs the draws."""
 
     former_members: ClassVar = {"by_position": "prepare_positions", "settle": "advance"}
-    _fresh = True  # whether uniforms are tensors of their own, which may be written to
+    _fresh = True  # whether uniforms are new tensors, which may be overwritten
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
-        # where generators were before looking ahead, and after one number
+        # generators' positions before and after the first number of ``prepare_positions``
         self._before: list[tuple[Any, Any]] = []
         self.choose: Choice = inverse_cdf
 
     def _draw_uniforms(self, *shape: int) -> Tensor:
-        """[R, *shape] in [0, 1), float64."""
+        """Draws uniforms [R, *shape] in [0, 1), float64."""
         rows = [
             torch.rand(shape, generator=g, dtype=torch.float64, device=g.device)
             for g in self.generators
@@ -213,10 +219,10 @@ class SeededSource(FormerMembers):
         return SeededWalkDraws(self._draw_uniforms(sum(children) + 1), children, self.choose)
 
     def prepare_positions(self, count: int) -> SeededPositionDraws:
-        # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
+        # A call per number, as in plain decoding: on a GPU larger calls give other numbers.
         positions = [_read_generator_position(generator) for generator in self.generators]
         numbers = [self._draw_uniforms(1)]
-        if count > 1:  # of one position there is nothing to give back
+        if count > 1:  # a single position is always used, so ``advance`` changes nothing
             self._before = [
                 *zip(positions, map(_read_generator_position, self.generators), strict=True)
             ]
@@ -242,8 +248,8 @@ class SeededSource(FormerMembers):
 
 
 class SeededWalkDraws:
-    """Uniforms [R, sum(children) + 1] in [0, 1), float64, for one walk, all drawn before it starts;
-    ``children`` bounds those tested at each level.
+    """Uniforms [R, sum(children) + 1] in [0, 1), float64, for a walk, all drawn before it starts.
+    ``children`` bounds the number of children tested at each level.
     """
 
     def __init__(self, uniforms: Tensor, children: Sequence[int], choose: Choice) -> None:
@@ -268,7 +274,7 @@ class SeededWalkDraws:
 
 
 class SeededPositionDraws:
-    """Uniforms [R, count] in [0, 1), float64, of the positions that a walk may come to."""
+    """Uniforms [R, count] in [0, 1), float64, for the positions that a walk may reach."""
 
     def __init__(self, uniforms: Tensor, choose: Choice) -> None:
         self._choose = choose
@@ -283,7 +289,9 @@ class SeededPositionDraws:
 
 
 class SeededTrialDraws:
-    """Uniforms [R, count] in [0, 1), float64, for a known number of trials, drawn beforehand."""
+    """Uniforms [R, count] in [0, 1), float64, for a known number of trials, all
+    drawn in advance.
+    """
 
     def __init__(self, uniforms: Tensor) -> None:
         self._uniforms = uniforms
@@ -292,14 +300,14 @@ class SeededTrialDraws:
         return self._uniforms[:, index] < probability
 
 
-# Numbers of a recorded iteration: drawn before it, as a graph draws none.
+# Random numbers of a recorded iteration, drawn before it because a graph draws none.
 
 DrawRequest = tuple[bool, int]
 """Whether the uniforms are for positions, and their number per row."""
 
 
 class DrawRecorder(SeededSource):
-    """Records the draws that an iteration requests; they depend on shapes alone."""
+    """Records the sizes of an iteration's draws, which depend on shapes alone."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         super().__init__(generators)
@@ -317,8 +325,8 @@ class DrawRecorder(SeededSource):
 
 
 class PredrawnSource(SeededSource):
-    """Hands out ``numbers`` [R, n] in [0, 1), float64, in the order requested; their first rows are
-    the generators'. By default it allocates them.
+    """Hands out ``numbers`` [R, n] in [0, 1), float64, in the order requested. The first rows
+    belong to the generators. Allocates the numbers if none are given.
     """
 
     _fresh = False
@@ -336,10 +344,10 @@ class PredrawnSource(SeededSource):
         self._used = 0
 
     def draw_requested(self, requests: Sequence[DrawRequest]) -> None:
-        """Draws each row's numbers from its generator: one call for each position's, and as few as
-        the order allows for all others.
+        """Draws each row's numbers from its generator: a call for each position's number, and as
+        few calls as the order allows for all other numbers.
         """
-        calls: list[tuple[int, bool]] = []  # numbers, and whether some may be given back from here
+        calls: list[tuple[int, bool]] = []  # count, and whether ``advance`` may rewind to here
         merges = False
         for positions, count in requests:
             if positions:

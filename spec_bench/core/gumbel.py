@@ -1,6 +1,6 @@
-"""Sampling without replacement by perturbed log-probabilities.
+"""Samples without replacement by perturbed log-probabilities.
 
-Pure functions of (log-probabilities, Gumbel noise); the noise is drawn elsewhere.
+Pure functions of log-probabilities and Gumbel noise; the caller draws the noise.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> DistinctTokens:
     [..., V].
 
     Returns tokens [..., k] in the order drawn, by decreasing perturbed value, and valid [..., k],
-    False where the support had fewer than k tokens.
+    False if the support has too few tokens.
     """
     values, tokens = (log_q + gumbel).topk(min(k, log_q.shape[-1]), dim=-1)
     return DistinctTokens(tokens, values > -torch.inf)

@@ -1,8 +1,8 @@
-"""From the host to the device: constants once, an iteration's numbers in one copy.
+"""Moves numbers from the host to the device: constants once, an iteration's numbers in one copy.
 
-Every ``torch.tensor(..., device="cuda")`` copies from pageable memory, and the host waits
-until the device gets there. So what never changes is kept on the device, and what changes with
-every iteration is packed, pinned and copied at once, while the host goes on.
+Every ``torch.tensor(..., device="cuda")`` copies from pageable memory, and the host waits until the
+device gets there. So constants are kept on the device, and the numbers of an iteration are packed,
+pinned and copied in one transfer while the host goes on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from spec_bench.settings.former import FormerMembers
 
-_ALIGNMENT = 8  # bytes; the largest item there is
+_ALIGNMENT = 8  # bytes, the size of the largest item
 
 
 def cached_constant(
     values: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Returns a constant tensor of numbers, or of tuples of equal length, made once per device and
+    """Returns a constant tensor of numbers, or of tuples of equal length, cached per device and
     type. Callers must not write to it.
     """
     element: Any = values
@@ -54,8 +54,8 @@ def _make_arange(count: int, device: torch.device) -> Tensor:
 
 @contextmanager
 def collect_constants(tensors: list[Tensor]) -> Iterator[None]:
-    """Appends every constant read in this block to ``tensors``, because a recorded graph goes on
-    reading its memory.
+    """Appends every constant that this block uses to ``tensors``, because a recorded graph goes on
+    reading their memory.
     """
     _keepers.append(tensors)
     try:
@@ -68,14 +68,14 @@ _keepers: list[list[Tensor]] = []
 
 
 def register_constant(tensor: Tensor) -> Tensor:
-    """Returns a tensor that nobody writes to, kept for a graph that reads it."""
+    """Returns a constant tensor, after registering it with ``collect_constants``."""
     if _keepers:
         _keepers[-1].append(tensor)
     return tensor
 
 
 def clear_cached_constants() -> None:
-    """Gives back the memory of all constants."""
+    """Frees the memory of all constants."""
     _make_constant.cache_clear()
     _make_arange.cache_clear()
 
@@ -85,10 +85,12 @@ class HostDeviceInts(FormerMembers, list[Any]):
 
     former_members: ClassVar = {"on": "get_tensor"}
     _device_tensor: Tensor | None = None
-    exact = True  # whether the list has the numbers themselves, and not bounds
+    exact = True  # whether the list holds the numbers; if not, upper bounds
 
     def read_from_buffer(self, buffer: Tensor, maximum: int) -> None:
-        """Makes the device read ``buffer``, which each replay renews; ``maximum`` bounds it."""
+        """Makes the device read from ``buffer``, which is refilled before each replay. On the host,
+        a flat list keeps only the upper bound ``maximum``.
+        """
         self._device_tensor = buffer
         self.exact = False
         if not isinstance(self[0], list):
@@ -110,13 +112,13 @@ class HostDeviceInts(FormerMembers, list[Any]):
         return self.exact and min(self) == max(self)
 
     def get_tensor(self, device: torch.device) -> Tensor:
-        """Returns the numbers as a tensor on a device, copied there unless they already are."""
+        """Returns the numbers as a tensor on a device; copies them there on the first call."""
         if self._device_tensor is None or (self.exact and self._device_tensor.device != device):
             self._device_tensor = torch.tensor(self, device=device)
         return self._device_tensor.to(device)
 
     def plus(self, offset: int) -> HostDeviceInts:
-        """Each number plus ``offset``; nothing is copied to a device that has the numbers."""
+        """Adds ``offset`` to each number, on the device too if the numbers are there."""
         if not offset:
             return self
         sums = HostDeviceInts([number + offset for number in self])
@@ -126,7 +128,7 @@ class HostDeviceInts(FormerMembers, list[Any]):
         return sums
 
     def repeat_interleave(self, times: int) -> HostDeviceInts:
-        """Returns each number ``times`` times in a row."""
+        """Repeats each number ``times`` times in a row."""
         repeated_numbers = HostDeviceInts([number for number in self for _ in range(times)])
         if self._device_tensor is not None:
             repeated_numbers._device_tensor = self._device_tensor.repeat_interleave(times)
@@ -136,11 +138,11 @@ class HostDeviceInts(FormerMembers, list[Any]):
 class CommittedTokens(list[Sequence[int]]):
     """Each row's tokens so far; the last one is the root of its tree."""
 
-    tree_plan: Any = None  # a policy's own plan of the trees, made before they grow
+    tree_plan: Any = None  # a policy's plan of the trees, made before they grow
 
     def __init__(self, rows: Iterable[Sequence[int]]) -> None:
         super().__init__(rows)
-        # [R] tokens before the root
+        # [R] numbers of tokens before the root
         self.lengths = HostDeviceInts([len(tokens) - 1 for tokens in self])
         self.roots = HostDeviceInts([tokens[-1] for tokens in self])  # [R] the last tokens
 
@@ -151,7 +153,7 @@ def copy_to_device(
     tensors: Sequence[Tensor] = (),
 ) -> list[Tensor]:
     """Copies ``ints`` and host tensors, of any shapes and types, to a device in one asynchronous
-    transfer. Returns the copies of ``tensors``; each of ``ints`` keeps its own, for
+    transfer. Returns the copies of ``tensors``; ``ints`` keep their copies for
     ``HostDeviceInts.get_tensor``. Copies nothing on a CPU.
     """
     if device.type == "cpu":

@@ -1,9 +1,9 @@
-"""The processes that one model is split over: which one this is, and waiting for the others.
+"""The processes over which a model is split: the rank of this process, and communication.
 
-``torchrun`` starts them and says so in the environment; transformers joins them when it loads a
-split model. All of them decode the same prompts with the same draws. A bit of a draft's logits may
-differ all the same, where a library splits a sum in its own way on each GPU; so what hangs on
-logits and decides what is decoded next is the first process's, on all of them.
+``torchrun`` starts the processes and sets the environment; transformers connects them when it loads
+a split model. All decode the same prompts with the same draws. Still, a draft's logits may differ
+in a bit if a library splits a sum differently on each GPU. So results that depend on logits and
+decide what is decoded next are copied from the first process to all.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ Value = TypeVar("Value")
 
 
 def process_rank() -> int:
-    """This process's number; 0 if it is the only one. Only process 0 writes anything."""
+    """Returns this process's rank; 0 if it is the only process. Only process 0 writes files."""
     return int(os.environ.get("RANK", "0"))
 
 
 def count_torchrun_processes() -> int:
-    """Returns how many processes there are; 0 if ``torchrun`` started none."""
+    """Returns the number of processes; 0 if ``torchrun`` started none."""
     return int(os.environ.get("WORLD_SIZE", "0"))
 
 
 def count_local_torchrun_processes() -> int:
-    """Returns how many of ``torchrun``'s processes run on this machine, each with its GPU."""
+    """Returns the number of ``torchrun``'s processes on this machine, each with its own GPU."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count_torchrun_processes()
 
 
 def is_distributed() -> bool:
-    """Returns whether processes have been joined that decode together."""
+    """Returns whether several processes are connected to decode together."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def wait_for_processes() -> None:
-    """Waits for every process; returns at once if there is only one."""
+    """Waits for every process; returns immediately if there is only one process."""
     import torch.distributed as dist
 
     if is_distributed():
@@ -48,7 +48,7 @@ def wait_for_processes() -> None:
 
 
 def copy_from_first_process(*tensors: Tensor) -> None:
-    """Copies the first process's values to every process, in place; the shapes must be equal."""
+    """Copies the first process's values to every process, in place; shapes must be equal."""
     import torch
     import torch.distributed as dist
 
@@ -63,7 +63,7 @@ def copy_from_first_process(*tensors: Tensor) -> None:
 
 
 def broadcast_object(value: Value) -> Value:
-    """Returns the first process's value, which is pickled: some hundred bytes at most."""
+    """Returns the first process's value, pickled in between; for values of some hundred bytes."""
     import torch.distributed as dist
 
     if not is_distributed():

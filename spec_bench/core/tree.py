@@ -1,12 +1,12 @@
-"""The draft tree: nodes in the order drawn, grown level by level, one tree per row.
+"""The draft tree: nodes in the order drawn, grown level by level, a tree per row.
 
-A tree has a fixed shape (``TreeShape``): how many nodes a level holds and how many children a node
-can have at most. What varies is tokens, parents, and which nodes are really there (``valid``):
-top-p can leave a node with fewer children than the shape allows. Node 0 is the root, the last
-committed token. Duplicate tokens among siblings are kept: i.i.d. draws need them.
+A tree has a fixed shape (``TreeShape``): the number of nodes of each level, and the largest number
+of children of a node. Tokens, parents and the presence of nodes (``valid``) vary: top-p can leave a
+node with fewer children than the shape allows. Node 0 is the root, the last committed token.
+Duplicate tokens among siblings are kept, because i.i.d. draws need them.
 
-Where rows differ in the levels of their nodes (dynamic trees), the shape fixes only the number of
-nodes (``VariableLevelShape``), and each row states its nodes' depths itself.
+If nodes of different rows are on different levels (dynamic trees), the shape fixes only the number
+of nodes (``VariableLevelShape``), and each row stores its nodes' depths.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TreeShape:
 
     @property
     def depth(self) -> int:
-        """Levels below the root = sequential draft calls."""
+        """Number of levels below the root, which equals that of sequential draft calls."""
         return len(self.levels)
 
     @cached_property
@@ -53,18 +53,18 @@ class TreeShape:
 
     @property
     def size(self) -> int:
-        """N, the root included."""
+        """N, number of nodes with the root."""
         return self.starts[-1]
 
     @property
     def inner(self) -> int:
-        """How many nodes, counted from the first, may have children."""
+        """Number of nodes, counted from the first, that may have children."""
         return self.starts[self.depth]
 
     @cached_property
     def even_parents(self) -> tuple[int, ...]:
-        """[N] every node's parent, the root's is 0, where the nodes of a level are shared out
-        evenly, in order, among those of the level above.
+        """Parent of every node [N], 0 for the root, if each level's nodes are divided evenly, in
+        order, among the nodes of the level above.
         """
         parents = [0]
         for start, (above, count) in zip(self.starts, pairwise((1, *self.levels)), strict=False):
@@ -73,15 +73,17 @@ class TreeShape:
 
     @cached_property
     def node_depths(self) -> tuple[int, ...]:
-        """[N] depth of every node, the root's is 0."""
+        """Depth of every node [N], 0 for the root."""
         return (0, *(level + 1 for level, count in enumerate(self.levels) for _ in range(count)))
 
     def level(self, level: int) -> slice:
-        """Returns the nodes of one level."""
+        """Returns the nodes of a level as a slice."""
         return slice(self.starts[level], self.starts[level + 1])
 
     def has_uniform_children(self, level: int) -> bool:
-        """Whether the children of a level's nodes come parent by parent, equally many each."""
+        """Returns whether the children of a level's nodes are listed parent by parent, equally many
+        for each.
+        """
         nodes = self.starts[level + 1] - self.starts[level]
         child_count = self.levels[level]
         return nodes == 1 or (not self.ragged and nodes == child_count / self.children[level])
@@ -104,7 +106,7 @@ class VariableLevelShape(TreeShape):
         children: tuple[int, ...],
         max_parents: int,
     ) -> VariableLevelShape:
-        """Returns a shape of ``nodes`` nodes, the root not counted."""
+        """Makes a shape of ``nodes`` nodes, not counting the root."""
         return cls((nodes,) * depth, children, True, max_parents)
 
     @cached_property
@@ -128,10 +130,10 @@ class VariableLevelShape(TreeShape):
 
 
 class Tree:
-    """One tree per row, of one shape."""
+    """A batch of trees of the same shape, one per row."""
 
     row_depths: Tensor | None = None  # [R, N] the depth of every node, for a flat shape
-    mask: Any = None  # what the passes over this tree share, of ``engine.tree_pass``
+    mask: Any = None  # parts of the mask shared by the passes over this tree (``engine.tree_pass``)
 
     def __init__(
         self,
@@ -140,8 +142,8 @@ class Tree:
         siblings: Siblings = "iid",
         parents: tuple[int, ...] | None = None,
     ) -> None:
-        """Makes one root per row from token ids [R]; ``parents`` [N] are every node's, where they
-        are the same in all trees.
+        """Makes a root per row from token ids [R]. ``parents`` [N] are every node's, if they are
+        the same in all trees.
         """
         rows = root.shape[0]
         nodes = shape.size
@@ -149,14 +151,14 @@ class Tree:
         self.shape = shape
         self.siblings = siblings
         self.sampled = 1  # how many of top-and-sampled siblings are drawn; all, if there are fewer
-        # what a policy carries from one level to the next; nobody else reads it
+        # a policy's tensors for growing the next level; only the policy reads them
         self.carried: tuple[Tensor, ...] = ()
         self.grown = 0  # levels
         self.rearranged = False  # whether nodes are not where the drafter ran them, or were not run
         self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()  # [R, N]
-        # whether parents and ancestors are constants, which nobody writes to
+        # whether parents and ancestors are constants, which must not be written to
         self.has_constant_parents = parents is not None
-        # [R, N] index of every node's; the root's is 0
+        # [R, N] index of every node's parent; 0 for the root
         if parents is None:
             self.parent = torch.zeros_like(self.tokens)
         else:
@@ -193,9 +195,9 @@ class Tree:
         nodes_below_root: tuple[Tensor, Tensor, Tensor, Tensor],
         log_q: Tensor | None,
     ) -> Tree:
-        """Makes a fully grown tree from token, parent, depth and presence of every node ``below``
-        the root, [R, n] each; an absent node has another one's parent. ``log_q`` [R, 1 + n, V] are
-        the log-probabilities proposed below each node, None if the proposals are one-hot.
+        """Makes a fully grown tree from token, parent, depth and presence of every node below the
+        root, each [R, n]; an absent node has another node's parent. ``log_q`` [R, 1 + n, V] are the
+        log-probabilities proposed below each node, None if the proposals are one-hot.
         """
         tree = cls(TreeShape((), ()), root)
         tokens, parent, depth, valid = nodes_below_root
@@ -222,7 +224,7 @@ class Tree:
         valid: Tensor,
     ) -> Tree:
         """Makes a fully grown tree of one-hot proposals from token, parent and presence of every
-        node, the root's too, [R, N] each; no absent node has a child.
+        node, the root included, each [R, N]. Absent nodes have no children.
         """
         tree = cls(TreeShape((), ()), tokens[:, 0], "deterministic")
         tree.shape = shape
@@ -236,21 +238,23 @@ class Tree:
 
     @property
     def depths(self) -> Tensor:
-        """[R or 1, N] the depth of every node, the root's is 0."""
+        """Depth of every node [R or 1, N], 0 for the root."""
         if self.row_depths is not None:
             return self.row_depths
         return cached_constant(self.shape.node_depths, self.tokens.device).unsqueeze(0)
 
     def list_varying_tensors(self) -> list[Tensor]:
-        """Returns the tensors that describe the nodes: [R, N] each, and ``ancestors`` [R, N, N];
-        without those that are constants.
+        """Lists the tensors that describe the nodes, [R, N] each, and ``ancestors`` [R, N, N],
+        except for constants.
         """
         depths = [] if self.row_depths is None else [self.row_depths]
         parents = [] if self.has_constant_parents else [self.parent, self.ancestors]
         return [self.tokens, self.valid, *parents, *depths]
 
     def count_nodes_and_levels(self) -> Tensor:
-        """[R, 2] nodes below the root and levels of each row's tree, absent nodes left out."""
+        """Counts the nodes below the root and the levels of each row's tree [R, 2], without absent
+        nodes.
+        """
         deepest = (self.depths * self.valid).amax(dim=1)
         return torch.stack([self.valid.sum(dim=1) - 1, deepest], dim=1)
 
@@ -260,7 +264,7 @@ class Tree:
         return self.shape.level(self.grown)
 
     def make_room_for_level(self, nodes: int) -> None:
-        """Adds room for a level of ``nodes`` nodes, in a tree of variable size."""
+        """Makes room for a level of ``nodes`` nodes, in a tree of variable size."""
         shape = self.shape
         self.shape = TreeShape((*shape.levels, nodes), (*shape.children, nodes))
         self.tokens, self.parent = (pad(part, (0, nodes)) for part in (self.tokens, self.parent))

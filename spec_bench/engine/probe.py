@@ -1,11 +1,11 @@
-"""Whether a model can be decoded here: its passes over cache, tree and commit against a plain one.
+"""Checks that a model decodes correctly with cache, tree and commit, against plain passes.
 
-A model that keeps a state, looks ahead, or masks by a rule of its own runs through the same calls
-and answers wrongly. So every loaded model is tried once, off the clock: two rows of unequal length
-take a prompt, some pending tokens, a tree, an accepted path and a second tree, and the logits at
-every node are compared with those of one pass of the module over the node's path. Windows and
-chunks are shortened meanwhile to a few tokens, so that the paths reach beyond them; where a module
-fixes its window at construction, the paths are as long as that takes.
+A model that keeps other state, looks ahead, or masks by its own rule accepts the same calls and
+gives wrong logits. So every loaded model is probed once, outside of measured time. Two rows of
+unequal length run a prompt, some pending tokens, a tree, an accepted path and a second tree, and
+the logits at every node are compared with those of one plain pass of the module over the node's
+path. Windows and chunks are shortened to a few tokens meanwhile, so that the paths are longer; if a
+module fixes its window at construction, the paths are as long as that takes.
 """
 
 import logging
@@ -24,14 +24,14 @@ from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 SHORT = 4  # tokens of a shortened window
-LONGEST = 4096  # no window longer than this is tried at its own length
+LONGEST = 4096  # longest window that is tried at its own length
 _SHAPE = TreeShape(levels=(2, 2), children=(2, 1))
 _PATHS = ((0, 1, 4), (0, 2, 3))  # nodes, from the root to each leaf
 _DEPTH = 2
 _PENDING = 2
 
-# How far apart logits may be: |difference| over |deviation from their mean|, over the vocabulary.
-# A wrong mask moves those of single nodes by a tenth, and some node's beyond `CLEARLY`.
+# Largest |difference| of logits relative to their |deviation from the mean|, as norms over the
+# vocabulary. A wrong mask moves some nodes' logits by a tenth, and at least one's by `CLEARLY`.
 CLEARLY = 0.35
 TOLERANCE = {
     torch.float64: 1e-5,  # some modules compute attention or norms in float32 whatever the dtype
@@ -42,7 +42,9 @@ TOLERANCE = {
 
 
 def compute_relative_difference(logits: Tensor, reference: Tensor) -> Tensor:
-    """Computes the distance [...] of rows of logits [..., V] over the reference's spread."""
+    """Computes the distance [...] of logits [..., V] from a reference, relative to the reference's
+    spread.
+    """
     lowest = torch.finfo(logits.dtype).min
     logits, reference = (rows.nan_to_num(neginf=lowest).double() for rows in (logits, reference))
     spread = (reference - reference.mean(dim=-1, keepdim=True)).norm(dim=-1)
@@ -53,14 +55,14 @@ def compute_relative_difference(logits: Tensor, reference: Tensor) -> Tensor:
 class ProbedNode:
     """Logits after one token, and the stage of the probe."""
 
-    where: str  # at which stage
-    path: tuple[int, ...]  # all tokens up to it
-    logits: Tensor  # [V] after it
+    where: str  # stage of the probe
+    path: tuple[int, ...]  # all tokens up to and including this one
+    logits: Tensor  # [V] after this token
 
 
 def check_cached_answers(model: HuggingFaceModel) -> None:
-    """Tries a model; a ValueError says what differs, or which logits are not numbers, without the
-    model's name.
+    """Probes a model. Raises UsageError, without the model's name, if its logits differ from plain
+    ones or are not finite.
     """
     config = model.module.config.get_text_config()
     with (
@@ -71,7 +73,7 @@ def check_cached_answers(model: HuggingFaceModel) -> None:
         worst = _find_worst_node(model, SHORT)
     longest = model.masks.longest_window
     if worst and longest and SHORT < longest <= LONGEST:
-        # Perhaps this module does not read its window at every pass.
+        # The module may not read its window at every pass, so the window's own length is tried.
         with torch.inference_mode(), model.uncompiled_and_untimed():
             worst = _find_worst_node(model, longest)
     if worst and model.plain is not None:
@@ -88,13 +90,14 @@ def check_cached_answers(model: HuggingFaceModel) -> None:
 
 
 def _find_worst_node(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | None:
-    """Returns where logits differ most after prompts longer than ``reach``, by how much and how
-    much is allowed; None if all are equal enough. A ValueError for logits that are no numbers.
+    """Returns the stage where logits differ most after prompts longer than ``reach``, the
+    difference, and the tolerance; None if all are within it. Raises UsageError if logits are not
+    finite.
     """
     limit = model.max_positions or reach + 32
     longest = min(reach + 7, limit - 2 * (_DEPTH + 1))
     if longest <= _PENDING + 4:
-        return None  # nothing of use fits into so short a context
+        return None  # the context is too short for a probe
     nodes = _decode_probe_trees(model, (longest, longest - 3))
     plain = _compute_plain_logits(model, [node.path for node in nodes])
     _check_finite_logits(model, plain)
@@ -115,7 +118,7 @@ def _find_worst_node(model: HuggingFaceModel, reach: int) -> tuple[str, float, f
 
 
 def _decode_probe_trees(model: HuggingFaceModel, lengths: Sequence[int]) -> list[ProbedNode]:
-    """Runs one row per length as decoding does; returns every node with its logits."""
+    """Runs a row per length as decoding does; returns every node with its logits."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> list[int]:
@@ -150,7 +153,7 @@ def _decode_probe_trees(model: HuggingFaceModel, lengths: Sequence[int]) -> list
 
 
 def _build_probe_tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> Tree:
-    """Returns a tree of two crossing branches behind each row's last token."""
+    """Builds a tree of two crossing branches after each row's last token."""
     tree = Tree(_SHAPE, torch.tensor([tokens[-1] for tokens in rows], device=model.device))
     for parents in ([0, 0], [1, 0]):
         tokens = torch.tensor([draw(len(parents)) for _ in rows], device=model.device)
@@ -162,10 +165,10 @@ def _build_probe_tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], dr
 def _compute_plain_logits(
     model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]
 ) -> list[Tensor]:
-    """Returns logits after each path, of one pass of the module without cache, mask or positions.
+    """Computes logits after each path in one pass of the module, without cache, mask or positions.
 
-    Paths that begin alike share a row; shorter ones are filled up behind, which a model that does
-    not look ahead cannot notice.
+    A path that begins a longer one shares its row. Rows are padded at the end, which does not
+    affect a model that does not look ahead.
     """
     inner = {path[:end] for path in paths for end in range(1, len(path))}
     full_paths = [path for path in dict.fromkeys(paths) if path not in inner]
@@ -183,7 +186,7 @@ def _compute_plain_logits(
 
 
 def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
-    """Raises a ValueError where logits depend on a token that comes later."""
+    """Raises UsageError if logits depend on later tokens."""
     changed = (*path[:-1], (path[-1] + 1) % model.vocab_size)
     ids = torch.tensor([path, changed], device=model.device)
     original, altered = model.module(input_ids=ids, use_cache=False).logits[
@@ -200,8 +203,8 @@ def _estimate_rounding_error(
     nodes: Sequence[ProbedNode],
     plain: Sequence[Tensor],
 ) -> float:
-    """Returns how far the module's plain logits move if its embeddings are rounded otherwise, on
-    any device and whatever its masks, as another kernel's rounding moves them.
+    """Estimates how far rounding moves the module's plain logits, by perturbing its embeddings with
+    noise of half a rounding unit.
     """
     generator = torch.Generator().manual_seed(0)
     eps = torch.finfo(model.dtype).eps
@@ -220,7 +223,9 @@ def _estimate_rounding_error(
 
 
 def _check_finite_logits(model: HuggingFaceModel, logits: Sequence[Tensor]) -> None:
-    """Raises a ValueError where a plain pass gives no numbers, naming the tensor to blame."""
+    """Raises UsageError if plain logits are not finite, with the name of a tensor that is not
+    finite.
+    """
     if bool(torch.stack([row.amax() for row in logits]).isfinite().all()):
         return
     for name, parameter in model.module.named_parameters():
