@@ -51,8 +51,8 @@ METHOD = (
 
 
 def compare_two_cells(path: Path, cell_names: str, mixed_models: bool = False) -> list[Check]:
-    """Sets one cell against another of the same results, each written as ``sd:3``: on each task
-    tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
+    """Compares two cells of the same results, each written as ``sd:3``: on each task tokens/s,
+    tokens per call and the score, paired by prompt. Raises UsageError if no task has both.
     """
     requests = [spec_text.strip().partition(":") for spec_text in cell_names.split(",")]
     if len(requests) != 2:
@@ -73,7 +73,7 @@ def compare_two_cells(path: Path, cell_names: str, mixed_models: bool = False) -
 
 
 def format_change_cells(change: NumberChange) -> list[str]:
-    """Writes a change for people, under ``HEADS``."""
+    """Formats a change as table cells, in the order of ``HEADS``."""
     shift = change.shift
     p = change.p_value
     shift_text = ""
@@ -96,7 +96,7 @@ def format_change_cells(change: NumberChange) -> list[str]:
 
 
 def format_comparison_markdown(comparison: ResultsComparison) -> str:
-    """Returns the whole comparison, regressions first."""
+    """Formats the whole comparison as Markdown, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
     alone = [
         f"Cells {side} alone: {'; '.join(names)}" for side, names in comparison.one_sided_cells
@@ -150,7 +150,7 @@ def render_comparison_page(comparison: ResultsComparison) -> str:
 
 
 def main(options: Namespace) -> int:
-    """Compares, prints Markdown, writes files where asked to; the exit status."""
+    """Compares, prints Markdown and writes files if requested; returns the exit status."""
     if (options.after is None) is (options.cells is None):
         raise UsageError("compare takes a second folder, or --cells A,B of one")
     if options.cells:

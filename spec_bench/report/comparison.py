@@ -68,7 +68,7 @@ Array = NDArray[np.float64]
 
 
 class MatchedCell(NamedTuple):
-    """The same cell on both sides."""
+    """A cell that both sides have."""
 
     name: str  # distinct among the cells, for people
     rows: tuple[Row, Row]  # the first side's, then the second's
@@ -86,7 +86,7 @@ class DifferentSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberChange:
-    """One number of one cell on both sides."""
+    """A number of a cell on both sides."""
 
     cell: str  # its name
     column: Column  # the number's
@@ -102,14 +102,14 @@ class NumberChange:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it goes the wrong way."""
+        """Whether the number changed for the worse."""
         assert self.shift is not None
         return self.shift.value < 0 if self.column.better == "up" else self.shift.value > 0
 
 
 @dataclass(frozen=True)
 class ResultsComparison:
-    """Two results folders."""
+    """Comparison of two results folders."""
 
     before: str  # name of the first
     after: str  # name of the second
@@ -124,22 +124,22 @@ class ResultsComparison:
     differing: Sequence[DifferentSetting]  # settings, machines and versions that are not the same
 
     def select_changes(self, verdict: Verdict) -> list[NumberChange]:
-        """Returns the changes of one verdict."""
+        """Selects the changes with this verdict."""
         return [change for change in self.changes if change.verdict == verdict]
 
     @property
     def regressed(self) -> bool:
-        """Whether something got worse, or failed."""
+        """Whether a number regressed or a cell newly failed."""
         return bool(self.newly_failed or self.select_changes("regression"))
 
     @property
     def compared_number_count(self) -> int:
-        """How many numbers have a verdict."""
+        """Number of changes that were judged."""
         return len(self.changes) - len(self.select_changes("not judged"))
 
     @property
     def inconclusive_reason(self) -> str:
-        """Returns why the comparison is no success though nothing got worse; "" of a success."""
+        """Returns why the comparison is not a success although nothing regressed; "" if it is."""
         if not self.compared_number_count:
             return "no number could be compared"
         is_disturbed = any(change.why.startswith("disturbed") for change in self.changes)
@@ -159,7 +159,7 @@ class ResultsComparison:
 
     @property
     def sentence(self) -> str:
-        """The summary."""
+        """The summary in a sentence."""
         if self.is_one_measurement:
             return (
                 "These are the same runs: every number, times included, is equal on every prompt. "
@@ -188,11 +188,12 @@ def compare_results(
     margin: float = MARGIN,
     mixed_models: bool = False,
 ) -> ResultsComparison:
-    """Sets one results folder or table against another.
+    """Compares two results folders or tables.
 
     ``alpha`` is the chance of any false alarm among all numbers. A speed-up that changed by at most
-    ``margin``, a share, counts as the same: processes differ by that much from start to start.
-    Raises ValueError: there are no rows, no cell is on both sides, or a share is none.
+    the share ``margin`` counts as the same, because processes differ by that much from start to
+    start. Raises UsageError if there are no rows, if no cell is on both sides, or if ``alpha`` or
+    ``margin`` is not a share.
     """
     for name, share, bound in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
         if not bound < share < 1:
@@ -221,9 +222,9 @@ def compare_results(
 
 
 def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberChange]:
-    """Gives verdicts, corrected together; regressions first, in each the surest first.
+    """Gives verdicts, corrected together; sorts regressions first, and each verdict by p-value.
 
-    Numbers that are the same on every prompt give no alarm and do not count among the tests.
+    Numbers that are the same on every prompt give no alarm and do not count as tests.
     """
     results = []
     with_p = []
@@ -259,8 +260,8 @@ def _flag_halved_rate(change: NumberChange) -> NumberChange:
 def read_comparison_side(
     path: Path, kept_columns: Sequence[str] = (), mixed_models: bool = False
 ) -> LoadedResults:
-    """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
-    several, of measured numbers ``kept_columns`` alone. Raises ValueError: there are no rows there.
+    """Reads a side from a ``results.csv``, its folder, or a results folder with several; of
+    measured numbers only ``kept_columns``. Raises UsageError if there are no rows.
     """
     file = path / files.RESULTS
     tables = [
@@ -305,7 +306,7 @@ def match_cells(
 
 
 def _select_distinguishing_columns(*sides: pd.DataFrame) -> list[str]:
-    """Selects as few columns as distinguish the cells of each side."""
+    """Selects as few columns as possible that tell the cells of each side apart."""
     present = [column.name for column in get_columns(sides[0].columns) if column.kind in _SETTINGS]
     keys = list(_ALWAYS)
     for name in (*present, "experiment"):
@@ -333,7 +334,7 @@ def _index_cells(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, tuple[Row
 
 
 def _name_cells(all_keys: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
-    """A cell's name for people: decoder, tree, task, pair, and the settings that others lack."""
+    """Names cells for people: decoder, tree, task, pair, and the settings that tell them apart."""
     facts = {
         (key[:4], name, value) for key in all_keys for name, value in zip(keys, key, strict=True)
     }
@@ -355,7 +356,7 @@ def list_different_settings(
     columns_both: Sequence[Column],
     sides: Sequence[LoadedResults],
 ) -> list[DifferentSetting]:
-    """Lists settings, machines and versions that are not the same, the most cells first."""
+    """Lists settings, machines and versions that differ, by number of cells, descending."""
     counts: Counter[tuple[str, str, str]] = Counter()
     setting_columns = [
         c for c in columns_both if c.kind in _SETTINGS and c.name not in ("run_id", *_ALWAYS)
@@ -379,7 +380,7 @@ def list_different_settings(
 
 
 def _format_setting(value: Any) -> str:
-    """Returns a setting as a text that does not depend on how its file was read."""
+    """Formats a setting as text that does not depend on how its file was read."""
     if pd.isna(value):
         return _NOT_STATED
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -393,7 +394,7 @@ def compare_numbers(
     margin: float,
 ) -> Iterator[NumberChange]:
     """Yields the changes of cells that both sides have: speed-up, block efficiency, and the scores
-    among ``columns_both``; a speed-up that changed by ``margin``, a share, is as good as the same.
+    among ``columns_both``. Speed-ups that differ by at most the share ``margin`` count as equal.
     """
     score_columns = [
         number_column for number_column in columns_both if number_column.kind in _OF_TEXTS
@@ -428,7 +429,7 @@ def compare_numbers(
 
 
 class _PairedChange(NamedTuple):
-    """A number that both sides have of the same prompts."""
+    """Both sides' counts of a number on the same prompts."""
 
     change: NumberChange  # without its interval
     statistic: Callable[[Array], Array]  # the number of one side, from its sums
@@ -440,7 +441,7 @@ def _pair_counts(
     column: Column,
     records: RecordReader,
 ) -> NumberChange | _PairedChange:
-    """Returns one number's counts on both sides, or why it is not judged."""
+    """Pairs a number's counts of both sides; returns an unjudged change if that is not possible."""
     is_speedup = column.name == _SPEEDUP
     name = column.name
     row, row_after = match.rows
@@ -486,7 +487,7 @@ def _compute_change_intervals(pairs: Sequence[_PairedChange]) -> list[Interval |
 def _make_number_change(
     paired_change: _PairedChange, interval: Interval | None, margin: float
 ) -> NumberChange:
-    """Returns one number's change."""
+    """Completes a change with its interval, p-value and values on both sides."""
     change, statistic, table = paired_change
     if interval is None:
         return replace(change, why="no value")

@@ -70,13 +70,13 @@ def write_and_print_results_report(results: Path, folder: Path, mixed_models: bo
 
 
 def format_groups_markdown(groups: Sequence[Group], results: Path) -> str:
-    """Returns all groups' tables and where they were measured."""
+    """Formats the tables of all groups, and where they were measured, as Markdown."""
     parts = [_format_group_table(group) for group in groups]
     return "\n\n".join([*parts, _format_footer(groups, results)]) + "\n"
 
 
 def iter_category_tables_markdown(groups: Sequence[Group], records: RecordReader) -> Iterator[str]:
-    """Two tables of each group whose prompts have categories."""
+    """Yields the tables of each group whose prompts have categories, as Markdown."""
     for group in groups:
         for title, counts, overall, cells in iter_category_numbers(group, records):
             heads = ["decoder", "spec", *(f"{name} ({n})" for name, n in counts.items()), *overall]
@@ -95,7 +95,9 @@ def iter_category_tables_markdown(groups: Sequence[Group], records: RecordReader
 
 
 def format_checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
-    """Returns how many checks, of a paper or (None) ours, have which verdict, and all of them."""
+    """Formats checks as Markdown: a summary of their verdicts, then a table. The checks are of a
+    paper, or our own if it is None.
+    """
     verdicts = format_markdown_table(
         ("claim", "on", "evidence", "verdict"),
         [(check.claim, check.where, check.evidence, check.verdict) for check in checks],
@@ -139,7 +141,7 @@ def _format_group_table(group: Group) -> str:
 
 
 def _format_footer(groups: Sequence[Group], results: Path) -> str:
-    """Pair, sample size, machine and versions, as the records have them."""
+    """Formats pair, sample size, machine and versions from the records."""
     first_row = groups[0].rows.iloc[0]
     facts = [f"pair {first_row.pair}", f"batch size {first_row.batch_size}"]
     facts += dict.fromkeys(filter(None, (format_harness_note(group.rows) for group in groups)))

@@ -54,8 +54,8 @@ _JOULES = "energy_j_per_token"
 
 
 def read_offline_runs(folder: Path) -> list[CellResult]:
-    """Reads the cells of offline runs with W&B's own reader; of a cell's several runs the last
-    counts. Raises ValueError: there is none, or W&B cannot read it.
+    """Reads the cells of offline runs with W&B's own reader; the last run of a cell counts. Raises
+    UsageError if there are none, or W&B cannot read one.
     """
     if not folder.is_dir():
         raise UsageError(f"no such folder: {str(folder)!r}")
@@ -177,8 +177,8 @@ def _make_runset(wr: ModuleType, group: Group) -> Any:
 
 
 def _make_summary_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
-    """Makes the panels of what the rows have: bars between the ends of their intervals, and block
-    efficiency by nodes.
+    """Makes panels for the columns that the rows have: bars with the ends of their intervals, and
+    block efficiency by nodes.
     """
     titles = {"speedup": "Speed-up, between its 95% ends"}
     titles |= {
@@ -202,7 +202,7 @@ def _make_summary_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
 
 
 def _make_history_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
-    """Makes the panels of what was logged prompt by prompt."""
+    """Makes panels for the values that were logged prompt by prompt."""
     lines = {name: title for name, title in HISTORY.items() if "energy" not in name}
     lines |= {
         f"prompt/{name}": title
