@@ -36,7 +36,7 @@ from spec_bench.vocabulary.spec import Spec
 
 
 class ProposedChildren(NamedTuple):
-    """Children of a level's F frontier nodes, W or fewer of each."""
+    """Children of a level's F frontier nodes, at most W per node."""
 
     tokens: Tensor  # [R, F, W]
     score: Tensor  # [R, F, W] log of the draft's probability of the path; -inf if absent
@@ -50,7 +50,7 @@ class LevelCandidates(NamedTuple):
     tokens: Tensor  # [R, C] children of the first frontier node, then of the next
     score: Tensor  # [R, C] log of the draft's probability of the path; -inf if absent
     value: Tensor  # [R, C] value by which candidates are kept; -inf if absent
-    parent_places: Tensor  # [R, F] their parents' places among the candidates of the level above
+    parent_places: Tensor  # [R, F] frontier nodes' places among the candidates of the level above
     log_q: Tensor | None  # [R, F, V] distributions they were drawn from; None if one-hot
 
 
@@ -97,8 +97,8 @@ class DynamicTree(RectangularTree):
 
     @cached_property
     def max_children(self) -> tuple[int, ...]:
-        """Maximum numbers of children by level, and a last entry that raises their sum to the
-        number of nodes: random numbers are drawn for that many in every tree.
+        """Largest numbers of children by level, with a last entry that raises their sum to the
+        number of nodes, because every tree draws that many random numbers.
         """
         bounds = self.shape.children
         return (*bounds, max(sum(self.max_kept_nodes) - sum(bounds), 0))
@@ -185,8 +185,8 @@ def build_best_tree(
     children: tuple[int, ...],
 ) -> Tree:
     """Builds the tree of the N candidates of largest value, level by level, with the roots of
-    ``frontier_tree``. It has N nodes wherever they hang, so that nothing waits for the device; on a
-    CPU absent nodes and levels are left out.
+    ``frontier_tree``. On a GPU it always has N nodes and all levels, so that the host need not
+    wait; on a CPU absent nodes and levels are left out.
     """
     keep = mark_best_candidates(levels, total)
     sizes = tuple((level.value.shape[1], level.parent_places.shape[1]) for level in levels)
@@ -310,8 +310,8 @@ class BestNodes(DynamicTree):
 
 
 def estimate_accepted_tokens(levels: Sequence[LevelCandidates], total: int) -> Tensor:
-    """Estimates [R] the accepted tokens of the best ``total`` candidates if the draft were the
-    target.
+    """Estimates each row's number of accepted tokens, [R], for a tree of the best ``total``
+    candidates, taking the draft's probabilities for the target's.
     """
     sizes = [level.value.shape[1] for level in levels]
     parts = zip(levels, mark_best_candidates(levels, total).split(sizes, dim=1), strict=True)

@@ -38,7 +38,9 @@ _FILE = Path(__file__).with_name("node_lists.yaml")
 
 @functools.cache
 def load_packaged_node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Loads the node lists that ship with the package: published ones and the embedded heads'."""
+    """Loads the node lists that ship with the package: published lists, and those of the embedded
+    heads.
+    """
     paths_by_name = read_yaml(_FILE)
     return {name: tuple(tuple(node) for node in nodes) for name, nodes in paths_by_name.items()}
 
@@ -87,7 +89,7 @@ class NodeList(GrownTree):
 
     @cached_property
     def level_ranks_and_parents(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Each level's ranks, and its nodes' parents by their place in the level above."""
+        """Each level's ranks, and its nodes' parents as indices into the level above."""
         parents: list[tuple[int, ...]] = [()]
         levels = []
         for depth in range(1, len(self.rank_paths[-1]) + 1):

@@ -1,1 +1,3 @@
-"""Who decides: node rules (pure functions) and the walk over the tree. Imports core only."""
+"""Verification: node rules, which are pure functions, and the walk over the tree. Imports core
+only.
+"""

@@ -68,8 +68,8 @@ class TreeVerifier(Verifier):
     walk: ClassVar[Walk] = staticmethod(walk_nodes)  # finds the accepted path
 
     def judge(self, depth: int) -> Any:
-        """Returns the rule for ``walk`` for trees of ``depth`` levels: a node rule, one per level,
-        or what else the walk takes.
+        """Returns the rule for ``walk`` on trees of ``depth`` levels: a node rule, a node rule per
+        level, or another object that the walk takes.
         """
         raise NotImplementedError
 

@@ -27,7 +27,7 @@ from spec_bench.verify.rules import normalise_or_fallback
 class LayerVerdict(NamedTuple):
     """The outcome of one layer's trials."""
 
-    accepted: Tensor  # [R, T] which draft beams are accepted
+    accepted: Tensor  # [R, T] whether each draft beam is accepted
     # [R] rejections since the last acceptance (or the start), the index into the residual chain
     # from which the next beam is drawn
     rejected_in_a_row: Tensor

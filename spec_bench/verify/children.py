@@ -17,12 +17,12 @@ class ParentNodes(NamedTuple):
     """The nodes of a level that may have children."""
 
     indices: tuple[Any, Any]  # index of the nodes in [R, N, ...]
-    # [R, F] which of them have children; the others are padding; None: any may
+    # [R, F] True for nodes that have children; the others are padding; None: all may have some
     exists: Tensor | None
 
 
 def find_parents(tree: Tree, level: int) -> ParentNodes:
-    """Finds the nodes of a level that may have children; at most a shape's ``max_parents``."""
+    """Finds the nodes of a level that may have children, at most ``max_parents`` of the shape."""
     shape = tree.shape
     if not isinstance(shape, VariableLevelShape):
         return ParentNodes((slice(None), shape.level(level)), None)
@@ -62,7 +62,9 @@ def list_children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
 
 
 def _compare_prefixes(tree: Tree) -> Tensor:
-    """Compares the tokens from the root on of all pairs of nodes above the leaves; [R, n, n]."""
+    """Returns which pairs of nodes above the leaves have equal tokens from the
+    root on, [R, n, n].
+    """
     shape = tree.shape
     device = tree.tokens.device
     inner = shape.inner

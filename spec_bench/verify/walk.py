@@ -74,10 +74,10 @@ class WalkResult:
 
 
 def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
-    """Walks from the root down, testing the children of each node in order.
+    """Walks from the root down and tests the children of each node in order.
 
-    If all children are rejected (or there are none) the token comes from the residual; at an
-    accepted leaf the bonus token comes from p. All rows walk together and nothing leaves the
+    If all children are rejected, or there are none, the token is drawn from the residual; at an
+    accepted leaf the bonus token is drawn from p. All rows walk together and nothing leaves the
     device: the caller copies the result once.
     """
     tree, logits, settings, draws, merge_copies = scored_tree
@@ -130,8 +130,8 @@ def list_current_children(
     copies: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Lists the current node's children in the order drawn: their places [R, C] within the next
-    level, and which exist. ``place`` [R] is the node's place within its level; ``copies``
-    [R, n_level] marks all nodes that count as this one, None if there is only this one.
+    level, and whether they exist. ``place`` [R] is the node's place within its level. ``copies``
+    [R, n_level] marks all nodes that count as the current node; None if there is only one.
     """
     parents = tree.shape.level(level)
     children = tree.shape.level(level + 1)
