@@ -130,7 +130,7 @@ def read_dflash_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) 
 
 
 class MarkovLogitTerm(nn.Module):
-    """DSpark's term: what a token adds to the logits after it."""
+    """DSpark's term: a token's addition to the logits after it."""
 
     def __init__(self, shape: DFlashShape) -> None:
         super().__init__()
