@@ -1,14 +1,13 @@
 """The code behind a user's own metrics as text, so that other code is seen as such.
 
 A file's code is its text and that of the files of its folder, or of the folders that Python imports
-from, that it imports; a package's is all its Python files. A function that was given in Python also
-hangs on what it closes over and on its globals: numbers and texts among these are part of its code;
-of anything else nobody knows whether it changed, so every run is taken to have other code.
+from, that it imports; a package's is all its Python files. A function given in Python also
+depends on what it closes over and on its globals: numbers and texts among these are part of its
+code; whether anything else changed is unknown, so every run is taken to have other code.
 """
 
 import ast
 import hashlib
-import inspect
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -20,13 +19,15 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 from uuid import uuid4
 
+from spec_bench.system.code_digests import get_source_or_bytecode
+
 _OURS = __name__.partition(".")[0]
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib"))
 _run_marks = [uuid4().hex]
 
 
 def begin_run() -> None:
-    """Makes functions that hang on more than is known new for the run that begins."""
+    """Marks functions that depend on more than is known as changed in the run that begins."""
     _run_marks[0] = uuid4().hex
 
 
@@ -141,8 +142,8 @@ def read_function_code(function: Any, marks_run: bool = True) -> str:
 
 
 def _iter_used_values(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what a function hangs on beside its arguments, by name: the object it is bound to, its
-    defaults, what it closes over, its globals.
+    """Yields by name what a function depends on besides its arguments: the object that it is bound
+    to, its defaults, what it closes over, its globals.
     """
     if (code := getattr(function, "__code__", None)) is None:
         return
@@ -174,15 +175,6 @@ def _is_of_library(component: Any) -> bool:
     top_name = str(name).partition(".")[0]
     file = getattr(sys.modules.get(top_name), "__file__", None)
     return top_name in (_OURS, *sys.stdlib_module_names) or str(file).startswith(_LIBRARIES)
-
-
-def get_source_or_bytecode(component: Any) -> str:
-    """Returns the source of a function or class, or what it was compiled to."""
-    try:
-        return inspect.getsource(component)
-    except (OSError, TypeError):  # typed in, and kept nowhere
-        code = getattr(component, "__code__", None)
-        return repr((code.co_code, code.co_names, code.co_consts) if code else component)
 
 
 def _read_text(path: Path) -> str:

@@ -48,17 +48,18 @@ def _read_digests_now(definition: Any) -> dict[str, str]:
         name: hash_file_with_cache(path) for name, path in paths.items() if path.is_file()
     }:
         return digests
-    text = _get_source_or_bytecode(definition)
+    text = get_source_or_bytecode(definition)
     return {definition.__qualname__: hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _get_source_or_bytecode(definition: Any) -> str:
+def get_source_or_bytecode(definition: Any) -> str:
+    """Returns the source of a function or class, or what it was compiled to."""
     try:
         return inspect.getsource(definition)
     except (OSError, TypeError):  # typed in, without a file
-        functions = [definition, *vars(definition).values()]
+        functions = [definition, *getattr(definition, "__dict__", {}).values()]
         codes = [getattr(function, "__code__", None) for function in functions]
-        return repr([_list_code(code) for code in codes if code is not None])
+        return repr([_list_code(code) for code in codes if code is not None] or definition)
 
 
 def _list_code(code: CodeType) -> list[Any]:
