@@ -1,1 +1,1 @@
-"""One self-contained HTML page per experiment: no request leaves it, it can be mailed as a file."""
+"""HTML pages of experiments, each in one file that loads nothing else, so that it can be mailed."""

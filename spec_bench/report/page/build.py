@@ -1,6 +1,7 @@
-"""What pages show, gathered from results files and the files beside them, and the HTML of an
-experiment's page and of the index of all experiments, in the words and order of the templates,
-which escape it.
+"""Builds an experiment's HTML page and the index page of all experiments.
+
+Their content comes from results files and the files in the same folders; the templates arrange and
+escape it.
 """
 
 import base64
@@ -69,16 +70,17 @@ from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import list_columns_of_kind
 
-_ORIGINS = 400  # cells of one experiment share a few machines
-_COLOURS = 64  # a figure has fewer, all else are their edges' shades
+_ORIGINS = 400  # most runs that are looked up; an experiment's cells share a few machines
+_COLOURS = 64  # a figure has fewer colours; the rest are shades at their edges
 Origins = list[tuple[dict[str, str], int]]
-"""Machines, versions and revisions that cells were measured with, and how many cells."""
+"""Distinct machines, versions and revisions of cells, each with its number of cells."""
 
 
 def find_results_file(name: str, results: Path) -> Path:
-    """Finds an experiment's results file: of a folder below ``results``, below ``embedded`` in it,
-    or below another of its folders, the first of these that is there; or by a path to a folder or a
-    file. Raises ValueError: there is none, or several; the message lists the choices.
+    """Finds an experiment's results file. ``name`` is a path to the file or its folder, or the name
+    of a folder in ``results``, in ``results/embedded`` or deeper below ``results``; the first match
+    in this order wins. Raises UsageError, with the choices, if there is none or if several folders
+    have the name.
     """
     folders = (Path(name), results / name, results / "embedded" / name)
     for file in (Path(name), *(folder / files.RESULTS for folder in folders)):
@@ -97,11 +99,11 @@ def find_results_file(name: str, results: Path) -> Path:
 
 @dataclass(frozen=True)
 class LoadedResults:
-    """The cells of results files, as every page shows them."""
+    """Cells of results files, with their records and origins."""
 
-    rows: pd.DataFrame  # those that differ in the seed alone as one
-    records: RecordReader  # their counts by prompt
-    origins: Origins  # of each file
+    rows: pd.DataFrame  # cells that differ only in the seed are pooled in one row
+    records: RecordReader  # the cells' counts by prompt
+    origins: Origins  # of all files, one after the other
 
 
 def load_results(
@@ -110,9 +112,9 @@ def load_results(
     kept_columns: Sequence[str] = (),
     mixed_models: bool = False,
 ) -> LoadedResults:
-    """Reads results files and what lies beside them; of one pair or (None) of all; with
-    ``kept_columns`` these alone of the measured numbers that have intervals. Raises ValueError: a
-    file has no rows, or none is of the pair.
+    """Reads results files, of one pair or (None) of all pairs. With ``kept_columns``, the other
+    columns of times, efficiency and energy are dropped. Raises UsageError if there are no rows, or
+    none of the pair.
     """
     measured_columns = list_columns_of_kind("time", "efficiency", "energy") if kept_columns else ()
     dropped_names = [
@@ -137,7 +139,7 @@ def load_results(
 
 
 def read_distinct_origins(file: Path, rows: pd.DataFrame) -> Origins:
-    """Lists distinct machines and versions of a file's cells, the most common first."""
+    """Lists the distinct machines and versions of a file's cells, the most common first."""
     counts: Counter[str] = Counter()
     runs = [run_id for cell in rows.run_id for run_id in str(cell).split(",")]
     for start in filter(None, (read_provenance(file, run_id) for run_id in runs[:_ORIGINS])):
@@ -160,17 +162,19 @@ def read_distinct_origins(file: Path, rows: pd.DataFrame) -> Origins:
 
 
 class PageFigure(NamedTuple):
-    """A figure of a paper and whose rows it shows."""
+    """A figure of a paper, with the pairs that it shows."""
 
     item: Figure
     pairs: tuple[str, ...]
-    title: str  # a caption, which names a pair that is not the paper's
+    title: str  # a caption, which names the pairs
 
 
 def list_page_figures_by_pair(
     paper: Paper, items: Sequence[Item], cells: MeasuredRows
 ) -> list[PageFigure]:
-    """Lists the experiment's figures with their pairs; pairs of none get those for any pair."""
+    """Lists the experiment's figures with their pairs. A measured pair that is in none of them gets
+    the figures that are drawn for any pair, or else the first figure.
+    """
     figures = [
         item for item in items if isinstance(item, Figure) and paper.find_drawing_function(item)
     ]
@@ -199,7 +203,7 @@ def list_page_figures_by_pair(
 def draw_page_figure(
     figure: PageFigure, cells: MeasuredRows, folder: Path, *formats: str
 ) -> list[Path]:
-    """Writes a figure's files; none if it shows none of the rows."""
+    """Draws a figure in these formats and returns its files; none if it shows none of the rows."""
     from spec_bench.report import figures
 
     item = figure.item
@@ -213,7 +217,7 @@ def draw_page_figure(
 
 
 def to_data_uri(path: Path, max_pixels: int) -> str:
-    """Returns a PNG as a data URI, at most so many pixels each way."""
+    """Converts a PNG to a data URI, with at most ``max_pixels`` on either side."""
     with Image.open(path) as picture:
         small = picture.convert("RGB")
         small.thumbnail((max_pixels, max_pixels))
@@ -223,7 +227,7 @@ def to_data_uri(path: Path, max_pixels: int) -> str:
 
 
 def make_table_file_stems(sheets: Sequence[TableSheet]) -> list[str]:
-    """Names the tables' files: the table's name, another pair's name, distinctive settings."""
+    """Makes the tables' file names without endings: table, other pair, distinctive settings."""
     parts = make_file_suffixes(sheet.setting for sheet in sheets)
     return [
         "-".join([*sheet.name.split("/"), *filter(None, [sheet.other_pair])]) + parts[sheet.setting]
@@ -232,7 +236,9 @@ def make_table_file_stems(sheets: Sequence[TableSheet]) -> list[str]:
 
 
 def build_page_tables(items: Sequence[Item], cells: MeasuredRows) -> list[TableSheet]:
-    """Lists the paper's tables of the measured pairs; for another pair, the first of each task."""
+    """Builds the paper's tables that have measured cells. A measured pair that is in none of them
+    gets tables, too: of those that request the same cells, the first.
+    """
     tables = [item for item in items if isinstance(item, Table)]
     sheets = [
         sheet
@@ -254,29 +260,31 @@ def build_page_tables(items: Sequence[Item], cells: MeasuredRows) -> list[TableS
 _DOT = re.compile(r'class="dot ([\w-]+)"')
 _VERDICTS = {"holds": "good", "does not hold": "bad"}
 _VERDICTS |= dict.fromkeys(("shown alone", "within noise", "contradicted alone"), "open")
-# of all tables, of each one
+# The tables of a page share the most lines, but each may have the fewest.
 _MOST_LINES = 600
 _FEWEST_LINES = 20
 _WIDTH = 1600  # pixels; figures are shown at up to 960
-_PICTURES = 5  # drawing takes a second each; the page has commands for the rest
+_PICTURES = 5  # drawing one takes a second; the page has commands for the others
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
 
 
 _environment = make_template_environment("spec_bench.report.page")
 _environment.filters["fragment"] = lambda sheet: Markup(format_table_html(sheet))  # escaped there
-# Of the decoders whose dots stand in a page: the style sheet has their looks and no others.
+# The style sheet has the styles of only those decoders that have a dot in the page.
 _environment.filters["decoders"] = lambda page: names.make_distinct_styles(
     sorted(set(_DOT.findall(page)))
 )
 
 
 def render_template(template: str, **values: Any) -> str:
-    """Fills a template of the folder beside this file with values for its names."""
+    """Renders a template of this package with ``values``."""
     return _environment.get_template(template).render(**values)
 
 
 def find_paper_of_experiment(experiment: str) -> tuple[Paper | None, list[Item]]:
-    """Returns the paper whose recipe an experiment is, and its items that it measures."""
+    """Finds the paper that an experiment's recipe belongs to, and the paper's items that the
+    experiment measures. Returns (None, []) if the experiment has no recipe.
+    """
     if (recipe := find_recipes_by_folder().get(experiment)) is None:
         return None, []
     paper = load_paper(recipe.partition("=")[0])
@@ -286,8 +294,8 @@ def find_paper_of_experiment(experiment: str) -> tuple[Paper | None, list[Item]]
 def build_page(
     file: Path, results: Path = RESULTS, pair: str | None = None, mixed_models: bool = False
 ) -> str:
-    """Reads a results file, checks and draws: an experiment's whole page, of one pair's rows or all
-    (None). Commands name the results folder where it is not the default. Raises ValueError: the
+    """Builds an experiment's HTML page from a results file, for one pair or (None) for all pairs.
+    The page's commands name ``results`` if it is not the default folder. Raises UsageError if the
     file has no rows, or none of the pair.
     """
     cells = load_results([file], pair, mixed_models=mixed_models)
@@ -342,7 +350,9 @@ def build_page(
 def _build_paper_part(
     experiment: str, groups: Sequence[Group], cells: MeasuredRows
 ) -> dict[str, Any]:
-    """Returns a paper's part of a page and commands for what is lacking; of no paper a figure."""
+    """Builds the part of a page about its paper, with commands that measure missing cells. Without
+    a paper, the part is a figure of all decoders.
+    """
     paper, items = find_paper_of_experiment(experiment)
     page_figures = list_page_figures_by_pair(paper, items, cells) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
@@ -391,7 +401,7 @@ def _draw_pictures(
     groups: Sequence[Group],
     cells: MeasuredRows,
 ) -> Iterator[tuple[str, str]]:
-    """Draws figures; a title and a data URI of each."""
+    """Draws figures; yields the title and the data URI of each."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if paper is None:
@@ -405,7 +415,9 @@ def _draw_pictures(
 
 
 def format_embedded_caveat(targets: Iterable[str], is_of_paper: bool) -> str:
-    """Returns the caveat on rows of embedded targets, in a paper's experiment or another."""
+    """Formats the caveat on rows of embedded targets, for a paper's experiment or for others; "" if
+    there are no such rows.
+    """
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):
         return ""
@@ -446,14 +458,14 @@ def _format_sampling_seeds_and_batches(rows: pd.DataFrame) -> str:
 
 
 _THUMBNAIL = 480  # pixels
-_MAX_THUMBNAILS = 1  # thumbnails of an experiment; its other figures are links alone
-_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
+_MAX_THUMBNAILS = 1  # of an experiment; its other figures are only links
+_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # after the paper's name: fig4-PAIR, 1-PAIR
 
 
 def build_index_page(results: Path) -> str:
-    """Returns the index page of all experiments below a results folder, paper by paper."""
+    """Builds the index page of all experiments below a results folder, grouped by paper."""
     folders = {path.parent for path in files.list_results_files(results)}
-    folders |= {path.parent for path in results.glob("*/*.png")}  # figures that no cell is behind
+    folders |= {path.parent for path in results.glob("*/*.png")}  # figures without measured cells
     entries = [_make_index_entry(folder, results) for folder in sorted(folders)]
     titles = {paper.name: paper.title for paper in load_readable_papers()} | {
         "": "Other experiments"
@@ -475,7 +487,7 @@ def build_index_page(results: Path) -> str:
 
 
 def _make_index_entry(folder: Path, results: Path) -> dict[str, Any]:
-    """One experiment of the index: its page, cells, conclusion, figures and tables."""
+    """Makes an experiment's entry in the index: its page, cells, conclusion, figures and tables."""
     file = folder / files.RESULTS
     page = folder / "page.html"
     name = folder.name
@@ -501,7 +513,9 @@ def _make_index_entry(folder: Path, results: Path) -> dict[str, Any]:
 def _iter_links_with_thumbnails(
     folder: Path, results: Path, paper: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Names its figures, then its tables; with their paths and a small picture of the first."""
+    """Yields the title, path and thumbnail of each figure, then of each table. The thumbnail is a
+    data URI, and "" after the first figure.
+    """
     pictures = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
     for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):
         kind, counted, pair = _NAME.findall(path.stem.removeprefix(f"{paper}-"))[0]

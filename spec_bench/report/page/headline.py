@@ -1,8 +1,8 @@
-"""The recommended decoder on each pair and task with its interval, and an experiment in a sentence.
+"""Recommends a decoder for each pair and task, and summarises an experiment in one sentence.
 
-Of decoders that are surely faster than autoregressive decoding it is the fastest, or the simplest,
-with the fewest nodes to verify, of those that tie with it and are close to it. Where none is, it is
-AR if that is shown to be no slower, and else no decoder yet.
+The recommended decoder is the fastest of those that are surely faster than autoregressive decoding
+(AR), or the simplest (fewest nodes to verify) of those that tie with it and are close to it. If
+none is surely faster, the answer is AR, a tie with AR, or that nothing can be decided yet.
 """
 
 from collections import Counter
@@ -54,28 +54,28 @@ from spec_bench.vocabulary.numbers import format_ends
 _METRICS = ("speedup", "token_rate", "block_efficiency")
 _SIZE = ("nodes_per_call", "draft_calls")
 LEAD = "lead"
-"""Of a search's rows: the number over the prompts of all its stages, the larger the better."""
+"""Column of a search's rows: a number over the prompts of all stages; larger is better."""
 
 
 @dataclass(frozen=True)
 class Headline:
     """The recommended decoder of a group: the fastest, or the simplest that ties with it."""
 
-    pair: str  # the group's
-    task: str  # the group's, for people
-    decoder: str  # name and tree, for people; the words for it where none is recommended
-    decoder_name: str  # the decoder's name in the results; "" where none is recommended
-    value: str  # the number with its unit
-    interval: str  # its 95% interval; "" where it has none
-    certainty: str  # how it stands to the runners-up
-    basis: str  # on how many prompts, and for how many cells its interval is corrected
-    # number of speculative cells that tie with the fastest, itself among them; of all
+    pair: str  # the group's pair
+    task: str  # the group's task and settings, for people
+    decoder: str  # name and tree, for people; the answer's words if none is recommended
+    decoder_name: str  # the decoder's name in the results; "" if none is recommended
+    value: str  # a number with its unit
+    interval: str  # its 95% interval; "" if it has none
+    certainty: str  # how sure the recommendation is
+    basis: str  # number of prompts, and of cells for which the interval is corrected
+    # number of speculative cells that tie with the fastest (which counts, too), and of all
     tied_and_all_counts: tuple[int, int] = (1, 1)
-    spec: str = ""  # of its tree in the results; likewise
+    spec: str = ""  # the tree in the results; "" if no speculative decoder is recommended
 
     @property
     def speed(self) -> str:
-        """The number with its interval."""
+        """The value with its interval."""
         return f"{self.value} [{self.interval}]" if self.interval else self.value
 
     @property
@@ -92,9 +92,9 @@ class Headline:
 
 
 def make_headline(group: Group) -> Headline | None:
-    """Returns the best of the exact speculative decoders and AR; None where nothing has a number.
+    """Recommends the best of the exact speculative decoders and AR; None without a usable number.
 
-    A search's screening has none: it picks whom to confirm, and the best of it is partly luck.
+    A search's screening gets None: it only selects cells to confirm, and its best is partly luck.
     """
     if "stage" in group.rows and (group.rows.stage == "screen").all():
         return None
@@ -162,7 +162,7 @@ def make_headline(group: Group) -> Headline | None:
 
 
 def _keep_first_energy_meter(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keeps the first of the rows that differ in the energy's meter alone."""
+    """Keeps, of rows that differ only in the energy meter, those of the first meter."""
     if "energy_method" not in rows:
         return rows
     meter = rows.energy_method.fillna("")
@@ -171,7 +171,7 @@ def _keep_first_energy_meter(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderChoice | None:
-    """The choice by speed-up, or by token rates over AR's; None where nothing is to compare."""
+    """Chooses by speed-up, or by token rate over AR's; None if there are no such numbers."""
     plain = get_interval(group.baseline, "token_rate") if group.baseline else None
     plain = Interval(1.0, 1.0, 1.0) if metric == "speedup" else plain
     if metric == "block_efficiency" or not (plain and plain.value):
@@ -191,14 +191,14 @@ def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderCh
 
 
 def _explain_within_chance(speed: float, chance: float) -> str:
-    """Says that a speed-up is no larger than what two rows of one configuration differ by."""
+    """Describes a speed-up over 1 that is within the chance difference; "" for any other."""
     if not 1 < speed <= 1 + chance:
         return ""
     return f"within chance: two names of one configuration differ by {chance:.1%}"
 
 
 def _format_value(winner: pd.Series, metric: str, cells_covered: int) -> tuple[str, str]:
-    """Returns the number with its unit, and its interval if so many are to cover."""
+    """Formats the value with its unit, and its interval, widened for ``cells_covered`` cells."""
     digits = 1 if metric == "token_rate" else 2
     unit = {"speedup": "×", "token_rate": " tokens/s"}.get(metric) or f" {get_column(metric).title}"
     ends = widen_interval(winner, metric, cells_covered)
@@ -209,7 +209,7 @@ def _format_value(winner: pd.Series, metric: str, cells_covered: int) -> tuple[s
 def widen_interval(
     row: Row | pd.Series, metric: str, cells_covered: int
 ) -> tuple[float, float] | None:
-    """Returns the ends of a row's interval if so many are to cover; None without one."""
+    """Widens a row's interval to hold for ``cells_covered`` cells at once; None without one."""
     value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
     return bonferroni_ends((value, low, high), get_number(row, "prompts") or 0, cells_covered)
 
@@ -217,7 +217,7 @@ def widen_interval(
 def _describe_prompts_and_cells(
     rows: pd.DataFrame, metric: str, choice: DecoderChoice | None
 ) -> str:
-    """Returns what the answer rests on: prompts, and how many cells the intervals cover at once."""
+    """Describes the basis of the answer: prompts, and cells that the intervals cover at once."""
     basis = format_prompt_count(rows)
     if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
         basis += f" and {commas + 1:.0f} seeds"
@@ -229,7 +229,7 @@ def _describe_prompts_and_cells(
 
 
 def _describe_faster_generate(group: Group, metric: str) -> str:
-    """Says how much faster transformers' own plain decoding surely is than ours; "" if not."""
+    """Describes how much faster transformers' plain decoding is than ours; "" if not surely."""
     times = find_generate_speedup_over_ours(to_rows(group.rows)) if metric == "speedup" else 0.0
     return f"transformers' generate is {times:.2f}× as fast as AR" if times else ""
 
@@ -263,7 +263,7 @@ def _describe_certainty(
 
 
 def _select_close_rows(rows: pd.DataFrame, best: pd.Series, metric: str) -> pd.DataFrame:
-    """Returns the best row and those that its interval does not exclude."""
+    """Selects the best row and its ties: overlapping intervals, or a difference within chance."""
     is_best = rows.index == best.name
     if get_number(best, f"{metric}_low") is None:
         return rows[is_best]
@@ -273,8 +273,8 @@ def _select_close_rows(rows: pd.DataFrame, best: pd.Series, metric: str) -> pd.D
 
 
 def _pick_simplest(close_rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Of those close to the best the one with the fewest nodes, then calls, then the first; of a
-    search's the one that leads on all its prompts.
+    """Picks the row with the fewest nodes, then draft calls, among those within ``CLOSE`` of the
+    best; the best if sizes are missing. In a search, picks the row that leads on all prompts.
     """
     if LEAD in close_rows:
         return close_rows.loc[close_rows[LEAD].idxmax()]
@@ -286,24 +286,24 @@ def _pick_simplest(close_rows: pd.DataFrame, metric: str) -> pd.Series:
     ]
 
 
-_MAX_NAMED = 3  # decoders, tasks and counts that one sentence names
+_MAX_NAMED = 3  # decoders, and tasks of each, that a sentence names
 _OF_STAGES = ("stage ", "prompts ")
 
 
 def list_headline_sentences(results_file: Path, run_ids: Collection[str]) -> list[str]:
-    """The last lines of the report on a results file, of some runs alone."""
+    """Lists the headlines of these runs as sentences; a report on a results file ends with them."""
     rows = read_results_file(results_file)
     rows = pool_seeds(rows[rows.run_id.isin([*run_ids])], RecordReader(results_file))
     return [line.sentence for line in make_headlines(group_rows(rows))]
 
 
 def make_headlines(groups: Sequence[Group]) -> list[Headline]:
-    """Those of the groups that have one."""
+    """Makes the headlines of groups; leaves out groups without one."""
     return [line for group in groups if (line := make_headline(group))]
 
 
 def format_answer(headlines: Sequence[Headline]) -> str:
-    """The conclusion of an experiment, in one sentence, from its groups' headlines; "" of none."""
+    """Formats an experiment's conclusion in one sentence; "" if there are no headlines."""
     if len(headlines) < 2:
         return "".join(line.sentence for line in headlines)
     pairs = len({line.pair for line in headlines}) > 1
@@ -323,7 +323,7 @@ def format_answer(headlines: Sequence[Headline]) -> str:
 
 
 def _describe_use(decoder: str, headlines: Sequence[Headline], with_pairs: bool) -> str:
-    """Returns the tasks on which to use a decoder, with its gain."""
+    """Describes the tasks on which to use a decoder, with the range of its values."""
     titles = []
     for line in headlines:  # without the settings in which the stages of a search differ
         parts = [part for part in line.task.split(", ") if not part.startswith(_OF_STAGES)]

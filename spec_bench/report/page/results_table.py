@@ -1,5 +1,5 @@
-"""One group of cells as a sortable table, the fastest first: every number with its interval; and
-the same by category of prompt.
+"""Tables of a group's cells, best first, that can be sorted: each number with its interval. Further
+tables have the numbers by category of prompts.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -33,7 +33,7 @@ from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.numbers import format_count, format_ends
 
 _DRAWN_COLUMNS = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
-_SHADED_COLUMNS = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best ones are shaded
+_SHADED_COLUMNS = ("speedup", "token_rate", "block_efficiency", "mbsu")  # best values are shaded
 _OF_A_REQUEST = "token_rate_per_request"
 _COUNTS = ("draft_calls", "nodes_per_call")
 _CUT = "block_efficiency_stream"
@@ -42,26 +42,26 @@ Scale = tuple[float, float]
 
 
 class PageCell(NamedTuple):
-    """A number."""
+    """A number in a table of a page."""
 
-    text: str  # as written
-    interval: str  # its 95% interval; "" where there is none
-    sort_key: str  # the key of a click on the heading
-    # low end, value and high end on the column's common scale, from 0 to 1; None where it has none
+    text: str  # the number as printed
+    interval: str  # its 95% interval; "" if there is none
+    sort_key: str  # the number by which a click on the heading sorts
+    # low end, value and high end on the column's scale, from 0 to 1; None if there is no scale
     bar_positions: tuple[float, ...] | None
     is_best: bool  # whether it is the best exact one, or ties with it
 
 
 class DecoderTableRow(NamedTuple):
-    """One cell of the experiment."""
+    """A line of the table, for one cell of the experiment."""
 
     decoder_name: str  # the decoder's name in results
     decoder: str  # its name for people
     tree: str  # its tree, and the drafter where that alone differs
-    marks: tuple[tuple[str, bool], ...]  # its remarks, and whether each is a minor one
+    marks: tuple[tuple[str, bool], ...]  # remarks on it, and whether each is minor
     kind: str  # `baseline`, `failed` or ""
-    failure: str  # why it failed; "" where it did not
-    cells: Sequence[PageCell | None]  # one per column, None where it has no number
+    failure: str  # why it failed; "" if it did not
+    cells: Sequence[PageCell | None]  # one per column; None if it has no number
 
 
 class ResultsTable(NamedTuple):
@@ -69,13 +69,13 @@ class ResultsTable(NamedTuple):
 
     heads: Sequence[tuple[str, str]]  # title and definition of each column
     lines: Sequence[DecoderTableRow]  # one per cell
-    left_out: int = 0  # how many cells more there are, all of them behind those of the lines
+    left_out: int = 0  # number of further cells, all ranked below the last line
 
 
 def select_columns(rows: pd.DataFrame) -> list[Column]:
-    """The columns with a value, the judged ones first: two counts, and all with an interval.
+    """Selects the columns with values, the speed-up first: two counts, and all with an interval.
 
-    Where a row's calls tell no block efficiency, the tokens delivered per call are a count, too.
+    If a row has no block efficiency but delivered tokens per call, these count as a column, too.
     """
     present = columns.get_columns(rows.columns)
     counts = [*_COUNTS]
@@ -86,7 +86,7 @@ def select_columns(rows: pd.DataFrame) -> list[Column]:
 
 
 def build_results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
-    """The group's table of at most so many lines: the baseline, then the best ones first."""
+    """Builds a group's table of at most ``max_lines``: the baseline, then from best to worst."""
     rows = group.rows
     metric = find_filled_column(rows, _SHADED_COLUMNS)
     if metric is not None:
@@ -94,9 +94,8 @@ def build_results_table(group: Group, max_lines: int | None = None) -> ResultsTa
         rows = rows.loc[rank.sort_values(ascending=False, kind="stable").index]
     shown_columns = select_columns(rows)
     if "batch_size" in rows and (rows.batch_size == 1).all():
-        shown_columns = [
-            c for c in shown_columns if c.name != _OF_A_REQUEST
-        ]  # all requests are one
+        # With batches of one, the rate per request is the token rate.
+        shown_columns = [c for c in shown_columns if c.name != _OF_A_REQUEST]
     scales = {
         c.name: _get_value_range(rows, c.name) for c in shown_columns if c.name in _DRAWN_COLUMNS
     }
@@ -105,7 +104,7 @@ def build_results_table(group: Group, max_lines: int | None = None) -> ResultsTa
         for c in shown_columns
         if c.name in _SHADED_COLUMNS
     }
-    # One digit more than usual where small rates would look alike.
+    # Small rates get a digit more, so that they do not look alike.
     digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in shown_columns}
     lines = []
     part = rows.head(max_lines) if max_lines else rows
@@ -154,7 +153,7 @@ def _make_page_cell(
     scale: Scale | None = None,
     best: bool = False,
 ) -> PageCell | None:
-    """Returns a number, its interval, and that drawn where the column has a scale."""
+    """Makes a table cell of a number and its interval, with a bar if the column has a scale."""
     if number is None:
         return None
     value = number.value
@@ -174,7 +173,7 @@ def _get_value_range(rows: pd.DataFrame, name: str) -> Scale:
 
 
 def _find_tied_best_exact_indices(rows: pd.DataFrame, column: str) -> Collection[object]:
-    """The indices of the best exact cell and of those whose intervals overlap its interval."""
+    """Finds the indices of the best exact cell and of those whose intervals overlap its own."""
     low = f"{column}_low"
     high = f"{column}_high"
     if low not in rows or high not in rows:
@@ -190,19 +189,19 @@ class CategoryNumbers(NamedTuple):
     """A group's speed-ups, or its tokens per call, by category of prompts."""
 
     title: str
-    prompt_counts: dict[str, int]  # of each category
-    overall_columns: list[str]  # over all prompts, behind the categories
-    rows: list[tuple[Row, list[Interval | None]]]  # each cell's numbers under both
+    prompt_counts: dict[str, int]  # category -> number of prompts
+    overall_columns: list[str]  # titles of numbers over all prompts, after the categories
+    rows: list[tuple[Row, list[Interval | None]]]  # cells with their numbers, in this order
 
 
 def iter_category_numbers(group: Group, records: RecordReader) -> Iterator[CategoryNumbers]:
-    """Yields the speed-ups, then the tokens per call, of a group whose prompts have categories."""
+    """Yields a group's speed-ups, then its tokens per call; nothing if no prompt has a category."""
     kinds = group_prompts_by_category(group, records)
     cells = compute_numbers_by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
         overall = {"overall": column}
         if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
-            overall = {"mean accepted tokens": "block_efficiency", **overall}  # as in its own table
+            overall = {"mean accepted tokens": "block_efficiency", **overall}  # as in Spec-Bench
         numbers = [
             (
                 row,
@@ -218,7 +217,7 @@ def iter_category_numbers(group: Group, records: RecordReader) -> Iterator[Categ
 
 
 def iter_category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, ResultsTable]]:
-    """Title and table of the speed-ups and of the tokens; none without categories."""
+    """Yields title and table of speed-ups, then of tokens per call, if there are categories."""
     trees = dict(zip(group.rows.run_id, format_tree_titles(group.rows), strict=True))
     for title, counts, overall, numbers in iter_category_numbers(group, records):
         is_speedup = title == TABLES["speedup"]
