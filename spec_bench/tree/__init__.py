@@ -1,1 +1,3 @@
-"""How a draft tree grows. A policy declares how it draws siblings; a rule must be exact for it."""
+"""Tree policies, which define how draft trees grow. Each declares how it draws siblings, because a
+rule is exact only for some ways of drawing them.
+"""

@@ -53,7 +53,9 @@ class Policy(FormerMembers, ABC):
     @classmethod
     @abstractmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
-        """Parses a shorthand of one of its ``forms`` into keys and values; else None."""
+        """Parses a shorthand of one of its ``forms`` into keys and values; None for any other
+        shorthand.
+        """
 
     @property
     @abstractmethod
@@ -66,8 +68,8 @@ class Policy(FormerMembers, ABC):
         return False
 
     def adapt_to_attention(self, tree_attention: bool) -> Policy:
-        """Returns the policy to use with or without tree attention; without it every path is a row
-        of its own. Raises UsageError if its trees cannot be run that way.
+        """Returns the policy to use with or without tree attention. Without tree attention every
+        path runs as a row of its own. Raises UsageError if the policy's trees do not allow that.
         """
         if not tree_attention:
             raise UsageError(
@@ -93,7 +95,7 @@ class AuditTree(NamedTuple):
     """A tree small enough to enumerate every outcome of its decoder."""
 
     policy: Policy
-    vocab: int = 3  # V of the Markov chain that stands in for the models
+    vocab: int = 3  # V of the Markov chain that replaces the models
     drafts: int = 1  # draft models that share the children of a node
     enumerable: bool = True  # whether every random choice is discrete; otherwise samples are tested
     prompt: tuple[int, ...] = (1, 0)
@@ -105,7 +107,7 @@ class GrowthContext(NamedTuple):
     drafting: DraftState
     committed: CommittedTokens  # all tokens of each row so far; the last one is the root
     device: torch.device  # device of the trees
-    settings: SamplingSettings  # of the target; the draft's own temperature applies
+    settings: SamplingSettings  # the target's; the draft may have a temperature of its own
     draws: RandomSource
 
     @property
@@ -114,7 +116,7 @@ class GrowthContext(NamedTuple):
         return self.committed.roots.get_tensor(self.device)
 
     def compute_frontier_logits(self, tree: Tree) -> Tensor:
-        """Runs the drafter on a tree's frontier; returns its logits, [R, F, D, V]."""
+        """Runs the drafter on a tree's frontier; returns the logits [R, F, D, V]."""
         drafting = self.drafting
         committed = self.committed
         logits = (
@@ -125,18 +127,20 @@ class GrowthContext(NamedTuple):
         return logits.to(self.device)
 
     def compute_frontier_scores(self, tree: Tree) -> Tensor:
-        """Scores the proposals below a frontier, [R, F, D, V]; see ``score_and_note_largest``."""
+        """Runs the drafter on a tree's frontier; returns the scores [R, F, D, V] of the tokens
+        below it, see ``score_and_note_largest``.
+        """
         return score_and_note_largest(tree, self.compute_frontier_logits(tree), self.settings)
 
 
 class GrownTree(Policy):
-    """A tree for a single sequence, grown level by level."""
+    """Base class of trees that continue a single sequence, grown level by level."""
 
     # whether the walk treats nodes with equal prefixes as one node (K independent paths)
     merge_copies: bool = False
     has_fixed_parents: bool = False  # whether a node's parent follows from the shape alone
-    # whether trees differ in form between calls: the end of a path is then no rejection, and a
-    # batch's trees are as deep as its deepest
+    # whether trees differ in form between iterations: reaching the end of a path is then not
+    # always a rejection, and all trees of a batch are as deep as the deepest
     varies: bool = False
     waits_for_device: bool = False  # whether growing waits for values from the device
 
@@ -147,7 +151,7 @@ class GrownTree(Policy):
 
     @property
     def parents(self) -> tuple[int, ...] | None:
-        """[N] every node's parent, the root's is 0; None if trees differ in them."""
+        """Parent of every node [N], 0 for the root; None if parents vary between trees."""
         return self.shape.even_parents if self.has_fixed_parents else None
 
     @property
@@ -157,23 +161,25 @@ class GrownTree(Policy):
 
     @property
     def has_level_per_draft_call(self) -> bool:
-        """Whether a tree has no fixed depth, but a level for each draft call."""
+        """Whether trees have one level per draft call instead of a fixed depth."""
         return False
 
     @property
     def cache_slots(self) -> int:
-        """Maximum number of nodes in a cache at one time, with the root and the batch's padding."""
+        """Maximum number of tree nodes in a row's cache at one time, including the root and
+        padding.
+        """
         return self.shape.size
 
     @abstractmethod
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        """Returns how the children of one node are drawn. A chain has no siblings: every rule for
-        sampled children accepts its single child.
+        """Returns how the children of one node are drawn. A chain has no siblings, so its single
+        child suits every rule for sampled children.
         """
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         """Adds one level below the F frontier nodes from the scores [R, F, D, V] of D drafts (see
-        ``score_and_note_largest``). Trees that ``grow_tree`` builds whole do not need it.
+        ``score_and_note_largest``). Policies with a ``grow_tree`` of their own need not define it.
         """
         raise NotImplementedError
 
@@ -242,7 +248,7 @@ def _declare_policy(
 
 
 def parse_at_number(shorthand: str, *keys: str) -> dict[str, object] | None:
-    """Parses ``@N``, a number of nodes, as the value of ``keys``; None for another shorthand."""
+    """Parses ``@N`` into the value N for each of ``keys``; None for any other shorthand."""
     match = re.fullmatch("@([0-9]{1,9})", shorthand)
     return dict.fromkeys(keys, int(match[1])) if match else None
 

@@ -1,6 +1,7 @@
 """Tree policies of beam sampling, beam search and DSBD, and of a head's beams.
 
-``decode.beam_decoder`` drafts and verifies the first three; they are not walked as trees.
+``decode.beam_decoder`` drafts and verifies beam sampling, beam search and DSBD; their beams are not
+walked as trees.
 """
 
 from dataclasses import dataclass, field, replace
@@ -69,7 +70,7 @@ class DraftBeams(Policy):
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        # With threshold 0 a layer is as wide as the draft's, which makes it beam sampling.
+        # With threshold 0 an output layer is as wide as the draft's, so this is beam sampling.
         return (
             AuditTree(cls(2, 2, 0.0, 1), vocab=2),
             AuditTree(cls(2, 1, 0.0, 1)),

@@ -89,15 +89,16 @@ class Chain(GrownTree):
 class DynamicChain(Chain):
     """A chain of at most L draft tokens that stops after the first unlikely one.
 
-    The token that stopped the chain stays its last: drafting may depend on all tokens drawn, but
+    The unlikely token stays in the chain as its last: drafting may depend on all tokens drawn, but
     every token drawn must be verified. A row that has stopped gets absent nodes until the batch
     stops. Random numbers are always drawn for L tokens.
     """
 
-    # stops after a token whose draft probability at temperature 1 is lower, whatever the sampling
-    # temperature (0.4 by default in transformers >= 4.45, `assistant_confidence_threshold`)
+    # stops after a token with a draft probability below this, taken at temperature 1 whatever the
+    # sampling temperature (`assistant_confidence_threshold` of transformers, 0.4 since 4.45)
     confidence: Share = 0.4
-    path: Share | None = None  # stops when their product is lower; null: never
+    # stops when the product of these probabilities is below this; null: never
+    path: Share | None = None
 
     has_fixed_parents = False
     varies = True
@@ -160,8 +161,8 @@ def draw_for_and_drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
 class GuessedTree(RectangularTree):
     """Looked-up guesses: at most W one-hot nodes on each of at most L levels, in order of rank.
 
-    An iteration's tree is as deep and as wide as its largest row needs, just a root if no row has
-    a guess. The random numbers are always those of the largest tree.
+    An iteration's tree is as deep and as wide as its largest row needs; it is the root alone if no
+    row has a guess. As many random numbers are always drawn as for the largest possible tree.
     """
 
     drafters = ("lookup", "first_match", "suffix")
@@ -198,8 +199,8 @@ class GuessedTree(RectangularTree):
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        # After 0 1 the prompt went on with 1 0 and with 0 0, so that two nodes have a child each.
-        # After 2 the other prompt went on with 0 first, with 1 later.
+        # In the first prompt 0 1 is followed by 1 0 and by 0 0, so two nodes have a child each.
+        # In the second prompt 2 is followed first by 0, then by 1.
         return (
             AuditTree(cls(2, 2), prompt=(0, 1, 1, 0, 1, 0, 0, 1)),
             AuditTree(cls(1, 2), prompt=(2, 0, 1, 2, 1, 0, 2)),
@@ -213,7 +214,7 @@ def _pack_guesses(
     counts: Sequence[int],
 ) -> list[list[int]]:
     """Packs a row's guesses into lists of tokens, parents and presence (1 or 0), level by level,
-    absent nodes last.
+    the absent nodes of a level last.
     """
     nodes = [(root, 0, 1)]
     above = 0  # the first node of the level above

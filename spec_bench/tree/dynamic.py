@@ -1,10 +1,10 @@
 """Dynamic trees: drafted wider than they are verified, with a new form in every iteration.
 
-Each node of a level's frontier proposes candidates; the likeliest of them are the next frontier,
+Each node of a level's frontier proposes candidates; the likeliest candidates are the next frontier,
 which the drafter runs. The candidates of largest value are kept and verified. The policy defines
-the value; it never exceeds the parent's or an earlier sibling's, so that the kept nodes form a
-tree. Letters: R rows, F frontier nodes, W children of each, C = F W candidates of a level,
-N nodes kept, L levels, V vocabulary.
+the value, which never exceeds that of the parent or an earlier sibling, so that the kept nodes form
+a tree. Letters: R rows, F frontier nodes, W children of each, C = F W candidates of a level, N
+nodes kept, L levels, V vocabulary.
 """
 
 from abc import abstractmethod
@@ -57,7 +57,8 @@ class LevelCandidates(NamedTuple):
 @dataclass(frozen=True)
 class DynamicTree(RectangularTree):
     """At most N nodes on at most L levels, ``WxL@N``: the drafter runs W nodes of a level and
-    proposes W children of each. ``shape`` is that of the frontiers; verified trees have their own.
+    proposes W children of each. ``shape`` is that of the frontiers; each verified tree has its own
+    shape.
     """
 
     total: Count  # N, nodes of the tree, the root not counted
@@ -97,8 +98,8 @@ class DynamicTree(RectangularTree):
 
     @cached_property
     def max_children(self) -> tuple[int, ...]:
-        """Largest numbers of children by level, with a last entry that raises their sum to the
-        number of nodes, because every tree draws that many random numbers.
+        """Maximum number of children per node by level. A last entry raises the sum to the maximum
+        number of nodes, because the same number of random numbers is drawn for every tree.
         """
         bounds = self.shape.children
         return (*bounds, max(sum(self.max_kept_nodes) - sum(bounds), 0))
@@ -112,8 +113,8 @@ class DynamicTree(RectangularTree):
         draws: RandomSource,
     ) -> ProposedChildren:
         """Proposes children of the frontier nodes. ``scores`` [R, F, V] are the draft's
-        log-probabilities, for deterministic siblings logits; ``parent_scores`` is [R, F, 1], -inf
-        if absent.
+        log-probabilities, or its logits if siblings are deterministic; ``parent_scores`` [R, F, 1]
+        is -inf for absent nodes.
         """
 
     def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
@@ -139,7 +140,7 @@ class DynamicTree(RectangularTree):
             if active is not None:
                 processes.copy_from_first_process(active)
             if active is not None and active.is_cpu and not active.any():
-                break  # elsewhere asking would stall the device
+                break  # on a GPU this check would wait for the device
             by_score = level.score.sort(dim=-1, descending=True, stable=True)
             frontier = by_score.indices[:, : self.width]
             frontier_scores = by_score.values[:, : self.width]
@@ -156,8 +157,9 @@ class DynamicTree(RectangularTree):
     def make_level_candidates(
         self, children: ProposedChildren, parent_places: Tensor
     ) -> LevelCandidates:
-        """Builds a level from proposed children, padded to W with absent ones.
-        ``parent_places`` [R, F] are their parents' places among the candidates of the level above.
+        """Builds a level's candidates from proposed children, padded with absent ones to W per
+        node. ``parent_places`` [R, F] are the frontier nodes' places among the candidates of the
+        level above.
         """
         tokens, score, value, log_q = children
         missing = (0, self.width - tokens.shape[-1])
@@ -169,8 +171,9 @@ class DynamicTree(RectangularTree):
 
 
 def mark_best_candidates(levels: Sequence[LevelCandidates], total: int) -> Tensor:
-    """Marks [R, all C] the ``total`` candidates of largest value. Ties go to the shallower, then to
-    the earlier one, so that the parents of marked candidates are marked.
+    """Marks the ``total`` candidates of largest value among those of all levels, [R, sum of C].
+    Ties go to the shallower candidate, then to the earlier one, so that the parents of marked
+    candidates are marked too.
     """
     value = torch.cat([level.value for level in levels], dim=1)
     best = value.sort(dim=1, descending=True, stable=True).indices[:, :total]
@@ -184,15 +187,15 @@ def build_best_tree(
     frontier_tree: Tree,
     children: tuple[int, ...],
 ) -> Tree:
-    """Builds the tree of the N candidates of largest value, level by level, with the roots of
-    ``frontier_tree``. On a GPU it always has N nodes and all levels, so that the host need not
+    """Builds each row's tree from its N candidates of largest value, level by level, below the root
+    of ``frontier_tree``. On a GPU it always has N nodes and all levels, so that the host need not
     wait; on a CPU absent nodes and levels are left out.
     """
     keep = mark_best_candidates(levels, total)
     sizes = tuple((level.value.shape[1], level.parent_places.shape[1]) for level in levels)
     count = min(total, keep.shape[1])
     max_depth = len(levels)
-    if keep.is_cpu:  # elsewhere asking would stall the device
+    if keep.is_cpu:  # on a GPU this would wait for the device
         count = max(int(keep.sum(dim=1).amax()), 1)
     order = (~keep).byte().sort(dim=1, stable=True).indices[:, :count]
     valid = keep.gather(1, order)
@@ -238,15 +241,15 @@ def _compute_parents_depths_offsets(
 ) -> tuple[tuple[int, ...], ...]:
     """Computes parents, depths and offsets of all candidates, level by level.
 
-    ``sizes`` lists each level's numbers of candidates and of the nodes above that the drafter ran.
-    Returns each candidate's parent among all nodes run, each candidate's depth, and for each node
-    run the offset from its place in its level to its number among all candidates (root 0, then
-    1, 2, ...).
+    ``sizes`` lists for each level the number of candidates and the number of nodes above them that
+    the drafter ran. Returns each candidate's parent as an index into all nodes run, each
+    candidate's depth, and for each node run the offset from its place in its level to its number
+    among all candidates (root 0, then 1, 2, ...).
     """
     parent_runs: list[int] = []
     depths: list[int] = []
     offsets: list[int] = []
-    start = 0  # of the candidates of the level above
+    start = 0  # number of candidates before those of the level above
     for level, (count, run_count) in enumerate(sizes):
         parent_runs += [len(offsets) + place * run_count // count for place in range(count)]
         depths += [level + 1] * count
@@ -269,7 +272,7 @@ class BestNodes(DynamicTree):
     2406.17276, Algorithm 1) keeps the same nodes, which maximise the expected number of accepted
     tokens if the draft were the target, and stops drafting when that number stops growing.
     Probabilities are those of temperature 1, whatever the sampling temperature. Nothing is drawn:
-    the proposals are one-hot, and any choice among them is allowed.
+    the proposals are one-hot, so that they may be chosen in any way.
     EAGLE-2 takes W = 10, L = 6 (its "depth" 5 counts the levels after the first) and N = 59 (its 60
     counts the root).
     """
@@ -331,20 +334,22 @@ def estimate_accepted_tokens(levels: Sequence[LevelCandidates], total: int) -> T
 class BestSlots(DynamicTree):
     """The N slots of largest value, each filled with a drawn token.
 
-    DySpec (arXiv 2410.11744, section 4) keeps a heap of open slots (node, next sibling), worth the
-    draft's probability of the node's path times its mass not drawn yet; the best slot is taken, a
-    token drawn into it, and two slots open: below the new node and beside it. Neither is worth more
-    than the slot taken, so the heap's N slots are the N of largest value and can be found level by
-    level: below each node W siblings are drawn, and the best of all slots stay.
+    DySpec (arXiv 2410.11744, section 4) keeps a heap of open slots (node, next sibling). A slot's
+    value is the draft's probability of the node's path times the mass below the node that is not
+    drawn yet. A token is drawn into the best slot, which opens two slots: the new node's first
+    child and its next sibling. Neither has a larger value than the filled slot, so the heap's N
+    slots are the N of largest value and can be found level by level: below each node W siblings are
+    drawn, and the best of all slots are kept.
 
     A slot is chosen by what was drawn before it, never by its own token, so every rule for siblings
-    drawn without replacement is exact. Choosing by the probability of the drawn token is not.
+    drawn without replacement is exact. Choosing by the probability of the drawn token would not be
+    exact.
 
-    With W and L at least N, ``@N``, this is DySpec's own tree, bounded only by its number of nodes.
-    A node then runs only if the slot below it, whose value is known beforehand, is among the N best
-    so far; the likeliest node's slot stays among them, so that every level run is a level of the
-    tree. A smaller W draws at most W siblings of a node, and only below the W likeliest nodes of a
-    level; a smaller L ends the tree there.
+    If W and L are at least N (``@N``), this is DySpec's own tree, bounded only by its number of
+    nodes. A node then runs only if its first child slot, which has a known value, is among the N
+    best so far. The first child slot of the likeliest node stays among them, so that every level
+    run is a level of the tree. With a smaller W at most W siblings are drawn, and only below the W
+    likeliest nodes of a level. A smaller L limits the depth.
     """
 
     def __post_init__(self) -> None:
@@ -376,9 +381,9 @@ class BestSlots(DynamicTree):
 
     @cached_property
     def shape(self) -> TreeShape:
-        """Upper bound on the nodes that run. Bounded by N alone, level l runs at most
-        (N - l + 1) / 2 nodes: each of them, the slot below it, and one node on every level above
-        are among the N best.
+        """Upper bound on the nodes that run on each level. If only N bounds the tree, at most (N -
+        l + 1) / 2 nodes run on level l, because each of them, its first child slot, and one node on
+        every level above are among the N best.
         """
         if not self.is_bounded_by_total:
             return super().shape
@@ -431,7 +436,7 @@ class BestSlots(DynamicTree):
             if not any(counts):
                 return build_best_tree(levels, self.total, tree, self.max_children)
             widest = max(counts)
-            if not tree.tokens.is_cpu:  # passes of few sizes
+            if not tree.tokens.is_cpu:  # a power of two, so that few sizes of passes occur
                 widest = min(1 << (widest - 1).bit_length(), self.shape.levels[0])
             frontier = by_score.indices[:, :widest]
             present = cached_arange(frontier.shape[1], frontier.device) < run_counts.unsqueeze(1)
@@ -441,8 +446,8 @@ class BestSlots(DynamicTree):
             tree.add_level(tokens, frontier // self.width, present, None)
 
     def _count_nodes_to_run(self, levels: Sequence[LevelCandidates], slot_values: Tensor) -> Tensor:
-        """Counts [R] the nodes of a level to run: those, likeliest first, whose first child slot
-        (``slot_values`` [R, C]) is among the N best.
+        """Counts the nodes of a level to run, [R]: a node runs if its first child slot is among the
+        N best. ``slot_values`` [R, C] are the values of these slots, of the likeliest node first.
         """
         kept_values = torch.cat([level.value for level in levels], dim=1)
         kept_values = kept_values.sort(dim=1, descending=True).values[:, : self.total]

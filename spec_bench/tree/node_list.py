@@ -1,4 +1,6 @@
-"""Trees given as lists of nodes, each a path of ranks: Medusa's and Sequoia's; building them."""
+"""Trees given as lists of nodes, each a path of ranks, such as Medusa's and Sequoia's lists; builds
+such lists.
+"""
 
 import functools
 import heapq
@@ -50,7 +52,7 @@ def load_packaged_node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
 class NodeList(GrownTree):
     """The same nodes in every iteration; node (1, 0) is the best child of the second-best child."""
 
-    # name of a list that ships, or paths of ranks from 0 on; every node's parent is a node
+    # name of a packaged list, or paths of ranks from 0 on; each node's parent must be listed
     nodes: str | Annotated[tuple[RankPath, ...], MinLen(1)]
 
     def __post_init__(self) -> None:
@@ -133,13 +135,13 @@ def build_medusa_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list
     """Builds Medusa's sparse tree: the nodes that add most to the expected accepted length.
 
     Medusa (arXiv 2401.10774, section 2.3.3): with a_k(n) the accuracy of head k's n-th guess, a
-    node is worth the product of the accuracies along its path, as if heads erred independently.
-    Each step adds the node of largest worth among those whose parent is in the tree.
+    node's value is the product of the accuracies along its path, as if heads erred independently.
+    Each step adds the node of largest value among those whose parent is in the tree.
 
-    ``accuracies`` has for each head and rank, best first, the share of positions whose right token
-    has this rank. ``nodes`` does not count the root. Returns paths of ranks, by depth and then by
-    rank. Raises ValueError for a number of nodes that these heads and ranks cannot make, or an
-    accuracy outside of [0, 1].
+    ``accuracies[k][n]`` is the share of positions where the right token is head k's n-th guess,
+    best first. ``nodes`` does not count the root. Returns paths of ranks, by depth and then by
+    rank. Raises UsageError if these heads and ranks cannot make a tree of ``nodes`` nodes, or if an
+    accuracy is outside of [0, 1].
     """
     widths = [len(head) for head in accuracies]
     max_nodes = sum(prod(widths[: depth + 1]) for depth in range(len(widths)))
@@ -168,12 +170,14 @@ def build_medusa_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list
 def compute_expected_accepted_tokens(
     nodes: Sequence[tuple[int, ...]], acceptance: Sequence[float]
 ) -> float:
-    """Computes E[accepted tokens] of an iteration, where rank k is accepted with acceptance[k].
+    """Computes the expected accepted tokens of an iteration if rank k is accepted with probability
+    ``acceptance[k]``.
 
     With positional acceptance (Sequoia, arXiv 2402.12374, Definition 3.1) a node's k-th child is
-    accepted with probability a[k] once the node is reached, whatever the tokens and the depth. A
-    tree is then worth the sum over its nodes of the product along each path. Recursive rejection
-    without replacement fits that: a rank's acceptance does not depend on siblings drawn later.
+    accepted with probability a[k] once the node is reached, whatever the tokens and the depth. The
+    expectation is then the sum over all nodes of the product of a[k] along the node's path.
+    Recursive rejection without replacement fits this model, because a rank's acceptance does not
+    depend on siblings drawn later.
     """
     return sum(prod(acceptance[rank] for rank in node) for node in nodes)
 
@@ -181,8 +185,8 @@ def compute_expected_accepted_tokens(
 def pool_rising_rates(acceptance: Sequence[float]) -> list[float]:
     """Averages neighbouring acceptance rates that rise with rank (isotonic regression).
 
-    Draws are exchangeable, so a later sibling is never worth more than an earlier one: a rise is
-    noise, and a tree chosen by it would promise too much.
+    Draws are exchangeable, so a later sibling is never accepted more often than an earlier one. A
+    rise is noise, and a tree chosen by it would be expected to accept too much.
     """
     from scipy.optimize import isotonic_regression
 
@@ -191,12 +195,13 @@ def pool_rising_rates(acceptance: Sequence[float]) -> list[float]:
 
 
 def build_sequoia_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
-    """Builds Sequoia's tree: the best one of ``nodes`` nodes without the root, of any depth.
+    """Builds Sequoia's tree: of all trees of ``nodes`` nodes, the root not counted, the one with
+    the most expected accepted tokens, of any depth.
 
-    Its dynamic programme (section 3.1.2) is not needed: where acceptance falls with rank, no node
-    is worth more than its parent or an earlier sibling, so the n nodes of largest worth are a tree.
-    The a[k] are pooled first; paths are sorted by depth, then by rank. Raises ValueError for fewer
-    than one node, or an acceptance outside of [0, 1].
+    Its dynamic programme (section 3.1.2) is not needed: if acceptance falls with rank, no node has
+    a larger value than its parent or an earlier sibling, so the n nodes of largest value form a
+    tree. Rising acceptance rates are pooled first. Paths are sorted by depth, then by rank. Raises
+    UsageError for fewer than one node, or an acceptance outside of [0, 1].
     """
     return build_medusa_list([pool_rising_rates(acceptance)] * max(nodes, 1), nodes)
 
@@ -243,7 +248,7 @@ class FittedList(SampledList):
     """Sequoia's best tree of N nodes for a pair (arXiv 2402.12374, section 3.1).
 
     A job fills in the nodes from the acceptance measured on the pair, task and sampling
-    (``spec-bench fit``). Without them it grows nothing.
+    (``spec-bench fit``). Growing a tree without them raises UsageError.
     """
 
     nodes: tuple[RankPath, ...] = ()  # paths of ranks; empty: not filled in
@@ -274,7 +279,7 @@ class FittedList(SampledList):
 
     @cached_property
     def shape(self) -> TreeShape:
-        """Shape of the tree; before it is filled in, that of N siblings, for checks."""
+        """Shape of the tree; before its nodes are filled in, a shape of N siblings, for checks."""
         return super().shape if self.nodes else TreeShape((self.total,), (self.total,))
 
     @classmethod

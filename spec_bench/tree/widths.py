@@ -83,7 +83,7 @@ class WidthsPolicy(BranchingTree):
     replacement; with replacement it is SpecInfer's and MCSD's tree.
     """
 
-    # whether the children of a node are i.i.d. draws, from several drafts in turn, or distinct
+    # true: a node's children are i.i.d. draws, from several drafts in turn; false: distinct draws
     replacement: bool
 
     @property
@@ -127,8 +127,8 @@ def draw_distinct_children(
     count: int,
     counts: Sequence[int] | None = None,
 ) -> DrawnChildren:
-    """Draws distinct children of each node from log-probabilities [R, F, V], or takes the best ones
-    if siblings are deterministic. ``counts``: see ``RandomSource.gumbel``.
+    """Draws ``count`` distinct children of each node from log-probabilities [R, F, V]; takes the
+    best tokens if siblings are deterministic. ``counts``: see ``RandomSource.gumbel``.
     """
     proposal = None if tree.siblings == "deterministic" else log_q
     noise = torch.zeros_like(log_q) if proposal is None else draws.gumbel(log_q, counts, count)
@@ -138,8 +138,8 @@ def draw_distinct_children(
 
 
 def grow_iid_level(tree: Tree, scores: Tensor, draws: RandomSource, width: int) -> None:
-    """Adds a level of ``width`` i.i.d. children per node, from scores [R, F, D, V], to a tree of
-    constant parents.
+    """Adds a level of ``width`` i.i.d. children per node to a tree of constant parents, from scores
+    [R, F, D, V].
 
     Child j of a node comes from draft j mod D, so that drafts take turns.
     """
@@ -156,10 +156,11 @@ def grow_iid_level(tree: Tree, scores: Tensor, draws: RandomSource, width: int) 
 class IidPaths(GrownTree):
     """K i.i.d. paths of length L (SpecTr, arXiv 2310.15141; RSD section 5).
 
-    Equal prefixes stay separate nodes; the walk treats them as one node whose candidates are the
-    next tokens of all paths still alive, with multiplicity. ``merged`` makes one node of equal
-    prefixes, its copies absent. A node's children are then drawn without replacement: that another
-    distinct token came does not depend on which one it is.
+    Equal prefixes stay separate nodes; the walk treats nodes with equal prefixes as one node, with
+    the next tokens of all these paths as its candidates, with multiplicity. With ``merged``, nodes
+    with equal prefixes become one node and their copies are absent. A node's children are then
+    drawn without replacement, because the presence of a further distinct token does not depend on
+    which token it is.
     """
 
     paths: Count  # K
@@ -228,11 +229,12 @@ class IidPaths(GrownTree):
 class TopAndSample(BranchingTree):
     """``widths[l]`` children for every node of level l: drawn ones first, then the draft's best.
 
-    They are drawn from the draft's distribution without the best (arXiv 2502.18779; SpecHub, arXiv
-    2411.05289, with two children). At draft temperature 0 all children are the best ones.
+    The first are drawn from the draft's distribution without the best tokens (arXiv 2502.18779;
+    SpecHub, arXiv 2411.05289, with two children). At draft temperature 0 all children are the best
+    tokens.
     """
 
-    sampled: Count = 1  # children drawn; all, if there are fewer
+    sampled: Count = 1  # number of children drawn; all children if a node has fewer
 
     shared = ("sampled",)
 
@@ -254,7 +256,7 @@ class TopAndSample(BranchingTree):
             valid_parts.append(torch.zeros_like(token_parts[-1], dtype=torch.bool))
         rest_q: Tensor | None = None
         if sample_count:
-            # In log space: the mass of the best may round to 1.
+            # In log space, because the mass of the best tokens may round to 1.
             rest_log_q = log_q.scatter(-1, best, -torch.inf)
             has_rest = rest_log_q.amax(dim=-1, keepdim=True) > -torch.inf
             rest_q = torch.where(has_rest, rest_log_q, 0.0).softmax(dim=-1)
