@@ -10,8 +10,9 @@ from statistics import fmean
 
 import pandas as pd
 
-from spec_bench.metrics.interval import FEWEST, p_value_above, p_value_below
-from spec_bench.metrics.intervals import bootstrap_interval
+from spec_bench.metrics.interval import FEWEST
+from spec_bench.metrics.p_values import p_value_above, p_value_below
+from spec_bench.metrics.resampling import bootstrap_interval
 from spec_bench.report.claims.ask import (
     Checks,
     ClaimQuery,

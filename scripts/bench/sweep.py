@@ -44,7 +44,7 @@ TIMED = {
     "spec_bench.jobs.job.job:_warm_up": WARM_UP,
     "spec_bench.decode.loop:DecodingLoop.generate": AROUND,
     "spec_bench.jobs.job.results:write_results": METRICS,
-    "spec_bench.metrics.intervals:bootstrap_interval": INTERVALS,
+    "spec_bench.metrics.resampling:bootstrap_interval": INTERVALS,
     "spec_bench.jobs.store.store:CellStore.write_settings": FILES,
     "spec_bench.jobs.store.store:CellStore.append_generations": FILES,
     "spec_bench.jobs.store.store:CellStore.load_first_repeat": FILES,

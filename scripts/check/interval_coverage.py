@@ -31,17 +31,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.metrics.interval import FEWEST, Interval, clip_or_drop_ends
 from spec_bench.metrics.intervals import (
-    bootstrap_interval,
-    mean_interval,
     median_interval,
     rate_ratio_interval,
     ratio_interval,
     ratio_intervals,
-    score_interval,
     widen_to_tau_width,
 )
 from spec_bench.metrics.metric import PromptSums, compute_interval
 from spec_bench.metrics.quality import Bleu
+from spec_bench.metrics.resampling import bootstrap_interval
+from spec_bench.metrics.score_intervals import mean_interval, score_interval
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,

@@ -48,7 +48,7 @@ from spec_bench.jobs.config.compose import register_config_plugins
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
-from spec_bench.metrics.interval import choose_decoder
+from spec_bench.metrics.decoder_choice import choose_decoder
 from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.recommend.race import CandidateElimination
 from spec_bench.recommend.recommend import search_fastest_decoder

@@ -37,8 +37,8 @@ from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.sweep import Sweep, tracked_sweep_job
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import CellRecords, check_references, needs_references, summarise
-from spec_bench.metrics.efficiency import describe_disturbance
 from spec_bench.metrics.quality import score_each_answer
+from spec_bench.metrics.stalls import describe_disturbance
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, Reason
 from spec_bench.sinks.console import print_results

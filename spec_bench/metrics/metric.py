@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import ratio_interval, sum_by_clock
+from spec_bench.metrics.intervals import ratio_interval
+from spec_bench.metrics.resampling import sum_by_clock
 from spec_bench.records.types import Generation
 from spec_bench.settings.former import FormerMembers
 from spec_bench.settings.registry import Registry

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics import own_code
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
 from spec_bench.metrics.metric import get_or_register_column, metric
 from spec_bench.metrics.module_metric import (
     FUNCTIONS,
@@ -32,6 +31,8 @@ from spec_bench.metrics.module_metric import (
     make_word_splitter,
     read_score_source,
 )
+from spec_bench.metrics.resampling import Statistic
+from spec_bench.metrics.score_intervals import mean_interval, score_interval
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 

@@ -10,7 +10,8 @@ from math import isfinite
 from typing import TypeVar
 
 from spec_bench.metrics import calls as calls  # registers the metrics
-from spec_bench.metrics import efficiency as efficiency  # likewise
+from spec_bench.metrics import latencies as latencies  # likewise
+from spec_bench.metrics import stalls as stalls  # likewise
 from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
 from spec_bench.metrics.interval import Interval, clip_or_drop_ends

@@ -18,12 +18,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from spec_bench.metrics.interval import TOO_FEW, Interval, adjust_by_holm, two_sided_p_value
-from spec_bench.metrics.intervals import (
-    RATIOS,
-    bootstrap_intervals,
-    score_difference_interval,
-)
+from spec_bench.metrics.interval import TOO_FEW, Interval
+from spec_bench.metrics.intervals import RATIOS
+from spec_bench.metrics.p_values import adjust_by_holm, two_sided_p_value
+from spec_bench.metrics.resampling import bootstrap_intervals
+from spec_bench.metrics.score_intervals import score_difference_interval
 from spec_bench.report.data.counts import (
     ENOUGH,
     RecordReader,

@@ -34,7 +34,7 @@ from spec_bench.engine.mapped_model import (
 )
 from spec_bench.engine.target_blocks import make_block_view
 from spec_bench.engine.tree_pass import run_causal_tokens
-from spec_bench.metrics.calls import compute_acceptance_lengths
+from spec_bench.metrics.acceptance_lengths import compute_acceptance_lengths
 from spec_bench.records.types import Request
 from spec_bench.train.batches import PositionBatch
 from spec_bench.train.training_heads import TrainableHead

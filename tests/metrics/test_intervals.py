@@ -8,22 +8,22 @@ import pytest
 from scipy.stats import beta, norm
 from scipy.stats import t as student_t
 
-from spec_bench.metrics.interval import FEWEST, Interval, p_value_above
+from spec_bench.metrics.interval import FEWEST, Interval
 from spec_bench.metrics.intervals import (
     AS_TAU,
-    SumOfStatistics,
-    bootstrap_interval,
     interval_where_few_differ,
-    mean_interval,
     median_interval,
     rate_ratio_interval,
     ratio_interval,
     ratio_intervals,
+    widen_to_tau_width,
+)
+from spec_bench.metrics.p_values import p_value_above, sign_flip_p_value
+from spec_bench.metrics.resampling import SumOfStatistics, bootstrap_interval, sum_by_clock
+from spec_bench.metrics.score_intervals import (
+    mean_interval,
     score_difference_interval,
     score_interval,
-    sign_flip_p_value,
-    sum_by_clock,
-    widen_to_tau_width,
 )
 from spec_bench.vocabulary import columns
 

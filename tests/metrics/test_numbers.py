@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from spec_bench.metrics import SCORES, CellRecords, metric, summarise
+from spec_bench.metrics.acceptance_lengths import compute_acceptance_lengths
 from spec_bench.metrics.calls import (
-    compute_acceptance_lengths,
     compute_tokens_per_call_by_context_length,
     conditional_acceptance_by_depth,
     mbsu,
 )
-from spec_bench.metrics.efficiency import (
-    describe_deciding_stalls,
-    describe_disturbance,
-    flag_windows_over_cell_median,
-    match_baseline,
-)
+from spec_bench.metrics.efficiency import match_baseline
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import pool_repeats
 from spec_bench.metrics.quality import get_score_statistic
+from spec_bench.metrics.stalls import (
+    describe_deciding_stalls,
+    describe_disturbance,
+    flag_windows_over_cell_median,
+)
 from spec_bench.records.types import Generation, ServerChunks, StepRecord
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published_numbers

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.metrics.interval import Interval, bonferroni_ends, p_value_above
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.p_values import bonferroni_ends, p_value_above
 from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims, check_general_claims, select_evidence_rows
 from spec_bench.report.claims.ask import ClaimQuery, cells

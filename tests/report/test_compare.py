@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from spec_bench.__main__ import main as program
-from spec_bench.metrics.interval import Interval, adjust_by_holm, two_sided_p_value
-from spec_bench.metrics.intervals import bootstrap_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.p_values import adjust_by_holm, two_sided_p_value
+from spec_bench.metrics.resampling import bootstrap_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.compare import format_change_cells, format_comparison_markdown

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from scripts.check import server_faults
-from spec_bench.metrics.efficiency import has_mostly_simultaneous_chunks
+from spec_bench.metrics.latencies import has_mostly_simultaneous_chunks
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Generation, Request, ServerChunks
 from spec_bench.server import decoder, endpoint

@@ -28,12 +28,9 @@ from spec_bench.measure.roofline import (
 )
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call
-from spec_bench.metrics.efficiency import (
-    describe_deciding_stalls,
-    describe_disturbance,
-    has_mostly_simultaneous_chunks,
-)
 from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
+from spec_bench.metrics.latencies import has_mostly_simultaneous_chunks
+from spec_bench.metrics.stalls import describe_deciding_stalls, describe_disturbance
 from spec_bench.records.cell_folder import compute_digest_columns
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason

@@ -18,8 +18,8 @@ from warnings import catch_warnings, simplefilter
 
 from spec_bench.metrics.execution import run_worker, split_fences
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
+from spec_bench.metrics.score_intervals import mean_interval
 from spec_bench.records.types import ProgramTests
 from spec_bench.system.errors import UsageError
 

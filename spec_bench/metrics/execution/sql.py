@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 from spec_bench.metrics.execution import run_worker, split_fences
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
+from spec_bench.metrics.score_intervals import mean_interval
 from spec_bench.records.types import SqlReference
 from spec_bench.system.errors import UsageError
 

@@ -24,28 +24,22 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from spec_bench.metrics import metric as registered
-from spec_bench.metrics.interval import (
-    FEW_CLOCKS,
-    FEW_DIFFER,
-    FEWEST,
-    TOO_FEW,
-    WIDEST,
-    Interval,
-    p_value_above,
-    p_value_below,
-)
+from spec_bench.metrics.interval import FEW_CLOCKS, FEW_DIFFER, FEWEST, TOO_FEW, WIDEST, Interval
 from spec_bench.metrics.intervals import (
     AS_TAU,
     RATIOS,
-    SumOfStatistics,
-    bootstrap_interval,
     find_usual_number,
     interval_where_few_differ,
-    pseudo_values,
-    score_difference_interval,
-    t_critical_value,
     widen_to_tau_width,
 )
+from spec_bench.metrics.p_values import p_value_above, p_value_below
+from spec_bench.metrics.resampling import (
+    SumOfStatistics,
+    bootstrap_interval,
+    pseudo_values,
+    t_critical_value,
+)
+from spec_bench.metrics.score_intervals import score_difference_interval
 from spec_bench.report.claims.verdict import PValues, p_value_of_all
 from spec_bench.report.data.counts import (
     RecordReader,

@@ -8,7 +8,8 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 
-from spec_bench.metrics.intervals import Array, pseudo_values, sign_flip_p_value
+from spec_bench.metrics.p_values import sign_flip_p_value
+from spec_bench.metrics.resampling import Array, pseudo_values
 from spec_bench.report.claims.ask import (
     UNAUDITED,
     ClaimQuery,

@@ -14,7 +14,7 @@ from math import ceil
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.metrics.interval import adjust_by_holm
+from spec_bench.metrics.p_values import adjust_by_holm
 from spec_bench.report.papers.paper import Paper
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.numbers import format_count

@@ -264,7 +264,7 @@ def print_acceptance_lengths(options: Namespace) -> None:
     """Prints a table of acceptance lengths and rates in the words of several tools."""
     from rich.table import Table
 
-    from spec_bench.metrics.calls import compute_acceptance_lengths
+    from spec_bench.metrics.acceptance_lengths import compute_acceptance_lengths
 
     heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
     table = Table(*heads, "joint", "conditional", box=None)

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, PromptSums, metric
-from spec_bench.metrics.intervals import sum_by_clock
 from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import get_score_statistic
+from spec_bench.metrics.resampling import sum_by_clock
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
 from spec_bench.records.types import Generation

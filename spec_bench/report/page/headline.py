@@ -13,14 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.metrics.interval import (
-    CLOSE,
-    DecoderChoice,
-    DecoderSpeed,
-    Interval,
-    bonferroni_ends,
-    choose_decoder,
-)
+from spec_bench.metrics.decoder_choice import CLOSE, DecoderChoice, DecoderSpeed, choose_decoder
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.p_values import bonferroni_ends
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.differences import (
     find_chance_difference,
