@@ -1,3 +1,1 @@
-"""Verification: node rules, which are pure functions, and the walk over the tree. Imports core
-only.
-"""
+"""Verification of draft trees: node rules, which are pure functions, and the walks over a tree."""

@@ -1,8 +1,9 @@
 """Base classes of verification rules: the types of a decoder's ``verifier`` block, and exactness.
 
-``@rule("name", siblings=..., mark=...)`` decorates a node rule, a pure function whose keyword
-parameters are the block's keys; or a frozen dataclass, if it decides about several nodes at a time.
-Both declare for which ways of drawing siblings they are exact, and the audit checks just these.
+``@rule("name", siblings=..., mark=...)`` decorates a node rule, which is a pure function with the
+block's keys as keyword parameters, or a frozen dataclass that decides about several nodes at a
+time. ``siblings`` are the ways of drawing siblings for which the rule is exact, and the audit
+checks exactly these.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,9 @@ class Walk(Protocol):
 
 
 class Verifier:
-    """A decoder's ``verifier`` block; a subclass is a frozen dataclass, its fields the keys."""
+    """A decoder's ``verifier`` block. A subclass is a frozen dataclass with the block's keys as
+    fields.
+    """
 
     name: ClassVar[str]  # name of the rule
     # kinds of siblings for which the mark holds, with the settings that each needs
@@ -80,8 +83,8 @@ class TreeVerifier(Verifier):
         siblings: Siblings,
         drafts: int,
     ) -> None:
-        """Raises UsageError if an exact rule is not exact for trees of the policy ``tree``, drawn
-        from ``drafts`` draft models.
+        """Raises UsageError if the rule is marked exact, but is not exact for siblings drawn as the
+        policy ``tree`` draws them, or for children from ``drafts`` draft models.
         """
         if self.mark != "exact":
             return
@@ -99,7 +102,7 @@ class TreeVerifier(Verifier):
 
 
 class NodeVerifier(TreeVerifier):
-    """A node rule with its parameters; ``@rule`` above a function makes a subclass of this."""
+    """A node rule with its parameters; ``@rule`` makes a subclass of it from a function."""
 
     function: ClassVar[Callable[..., Any]]  # the node rule
 
@@ -126,11 +129,11 @@ def _make_verifier_class(
     mark: Lossless = "exact",
     several_drafts: bool = False,
 ) -> type[Verifier]:
-    """Registers a node rule or a ``Verifier``.
+    """Makes the class that is registered for a node rule or a ``Verifier``.
 
-    ``siblings`` are the kinds of siblings for which it is exact (or meant, if it is not exact),
-    with the settings that each kind needs. ``mark`` is how the output's distribution relates to the
-    target's; ``several_drafts`` is whether ``q`` may be [B, C, V].
+    ``siblings`` are the kinds of siblings for which the rule is exact (or meant, if it is not
+    exact), with the settings that each kind needs. ``mark`` is how the output's distribution
+    relates to the target's; ``several_drafts`` is whether ``q`` may be [B, C, V].
     """
     entry: type[Verifier] = (
         definition if isinstance(definition, type) else _make_node_verifier(definition)
@@ -181,8 +184,8 @@ rule: Registry[type[Verifier]] = Registry(
 class TransformersDecoding(Verifier):
     """``generate`` of transformers: plain, with an assistant, or with prompt lookup.
 
-    Only the drafter and the draft length are set here. Such rows share our prompts and our clock;
-    their mark says that their distributions were not enumerated.
+    Only the drafter and the draft length are set here. Its rows have the same prompts and the same
+    clock as ours; the mark says that its distributions were not checked by enumeration.
     """
 
     # the assistant stops after a token less probable than this (`assistant_confidence_threshold`;

@@ -4,11 +4,11 @@ DSBD (arXiv 2409.16560), section 3, with its misprints corrected: a draft is acc
 min(1, p'/q), not the inverse (Algorithm 1, line 16); P(m, 0) and the k = 0 term of eq. 5 are added;
 a draft whose parent was rejected counts as one more rejection instead of being dropped.
 
-All functions are pure but ``verify_layer``, which draws trials. Letters: R rows, T draft beams of
-the layer in the order drawn, M cells (parent, token), W the width. p [R, M] is the target's beam
+All functions are pure except ``verify_layer``, which draws trials. Letters: R rows, T draft beams
+of the layer in the order drawn, M cells (parent, token), W the width. p [R, M] is the target's beam
 distribution; q [R, M] is the draft's over *all* its parents, 0 below rejected ones and not
-renormalised: its missing mass is the probability of a draft below a rejected parent. ``chain``
-[R, T + 1, M] comes from ``compute_residual_chain``, ``alpha`` [R, T] from
+renormalised: its missing mass is the probability of a draft below a rejected parent. ``chain`` [R,
+T + 1, M] comes from ``compute_residual_chain``, ``alpha`` [R, T] from
 ``compute_trial_acceptances``.
 """
 
@@ -70,10 +70,10 @@ def compute_accepted_count_probs(alpha: Tensor) -> Tensor:
 def compute_layer_width(alpha: Tensor, threshold: float, min_width: int) -> Tensor:
     """Computes W [R]: the largest K with P(at least K accepted) >= t, at least W_min (eqs. 5 to 7).
 
-    W depends on p and q alone and must be fixed before any draft of the layer is tested: the
-    number that happened to be accepted would be biased.
+    W depends on p and q alone and must be fixed before any draft of the layer is tested: a width
+    that depends on the number accepted would bias the beams.
     """
-    # [R, T + 1] by K
+    # [R, T + 1] P(at least K accepted)
     at_least = compute_accepted_count_probs(alpha).flip(-1).cumsum(dim=-1).flip(-1)
     # Float32 sums may miss 1 by rounding; K = 0 is certain.
     is_reached = at_least[:, 1:] >= threshold
@@ -115,7 +115,7 @@ def compute_missing_beam_probs_and_counts(
     width: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Computes the distributions [R, T, M] of the beams that a layer still needs, and their number
-    [R]. The first is p', the others p; unused entries have all mass on cell 0.
+    [R]. The first beam's is p', the others' is p; unused entries have all mass on cell 0.
     """
     trials = verdict.accepted.shape[1]
     rows = torch.arange(width.shape[0], device=width.device)

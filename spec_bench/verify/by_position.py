@@ -3,7 +3,7 @@
 The distribution is the naive rule's, which is optimal for one-hot proposals. The difference is in
 the randomness: each position of the text has its own uniform, whatever the iteration and the
 children tested. So the text equals that of plain decoding with the same generator, token for token,
-at any temperature: losslessness that shows without statistics.
+at any temperature, which shows losslessness without statistics.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from spec_bench.verify.walk import (
 
 def follow_target_tokens(scored_tree: ScoredTree, positions: int) -> WalkResult:
     """Follows the target's own tokens through the tree. ``positions`` is the number of positions to
-    draw for: L + 1 of the largest tree.
+    draw for, L + 1 of the deepest possible tree.
     """
     tree, logits, settings, draws, merge_copies = scored_tree
     if not logits.is_cpu and tree.shape.depth:

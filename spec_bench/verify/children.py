@@ -36,8 +36,8 @@ def find_parents(tree: Tree, level: int) -> ParentNodes:
 
 
 def list_children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
-    """Lists every node's children [R, n, C] in the order drawn, and which of them exist. With
-    ``merge_copies`` nodes of equal prefixes share their children.
+    """Lists the children [R, n, C] of every node above the leaves in the order drawn, and which of
+    them exist. With ``merge_copies`` nodes of equal prefixes share their children.
     """
     shape = tree.shape
     device = tree.tokens.device
@@ -62,7 +62,7 @@ def list_children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
 
 
 def _compare_prefixes(tree: Tree) -> Tensor:
-    """Returns which pairs of nodes above the leaves have equal tokens from the
+    """Marks the pairs of nodes above the leaves that have equal tokens from the
     root on, [R, n, n].
     """
     shape = tree.shape
@@ -97,7 +97,9 @@ Table = tuple[tuple[tuple[int, ...], ...], tuple[tuple[bool, ...], ...]]
 
 @lru_cache(maxsize=256)
 def _tabulate_children(shape: TreeShape) -> Table | None:
-    """Tabulates every node's children and which exist; None if parents differ in their number."""
+    """Tabulates the children of every node above the leaves, [n, C], and which of them exist; None
+    if the nodes of one level differ in their number of children.
+    """
     width = count_max_children(shape)
     numbers = []
     present = []

@@ -1,8 +1,8 @@
 """Walks the tree in the way that suits the device: level by level, or all nodes at once.
 
 A CPU warps and judges only the visited nodes, a level at a time. On a GPU every small step costs a
-launch, so all nodes are warped in one call and judged in another, and the walk looks their verdicts
-up. Both ways have the same probabilities and the same path.
+launch, so all nodes are warped in one call and judged in another, and the walk looks up their
+verdicts. Both ways give the same probabilities and the same path.
 
 Letters: R rows, N nodes, n of them above the leaves, C children of one node, V vocabulary.
 """
@@ -23,11 +23,11 @@ from spec_bench.verify.children import count_max_children, list_children
 from spec_bench.verify.walk import PathVerdict, Rules, ScoredTree, Verdict, WalkResult, walk_down
 
 Law = TypeVar("Law")
-_MAX_NUMBERS = 2**29  # largest size of the draft's distributions at all nodes
+_MAX_NUMBERS = 2**29  # most numbers in the draft's distributions of all nodes' children
 
 
 def walk_tree(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
-    """Walks as ``walk_down`` does, in the way that is faster on the device."""
+    """Finds the path of ``walk_down`` by the method that is faster on the device."""
     at_once = not scored_tree.logits.is_cpu and _can_walk_at_once(scored_tree.tree, rule)
     return (walk_at_once if at_once else walk_down)(scored_tree, rule)
 
@@ -82,7 +82,10 @@ def follow_accepted_children(
 
 
 def _can_walk_at_once(tree: Tree, rule: Rules) -> bool:
-    """Checks whether all nodes have a known rule, and distributions of one kind that fit."""
+    """Returns whether ``walk_at_once`` supports the tree: the rule of every node is known, all
+    nodes have the same kind of draft distribution, and the distributions have at most
+    ``_MAX_NUMBERS`` numbers.
+    """
     if not tree.shape.depth or (tree.row_depths is not None and not callable(rule)):
         return False
     for level_q in (tree.log_q, tree.q):
@@ -125,7 +128,9 @@ def _judge_nodes(
 
 
 def _drop_repeated_levels(level_q: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
-    """Drops a flat tree's repeated entries: it has one for the root and one for all other nodes."""
+    """Drops the repeated entries of a tree with a ``VariableLevelShape``, which has one entry for
+    the root and one for all other nodes.
+    """
     return level_q[:2] if isinstance(shape, VariableLevelShape) else level_q
 
 
@@ -152,7 +157,9 @@ def _gather_draft_q(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
 
 
 def _number_tests(tree: Tree, width: int) -> Tensor:
-    """Numbers the walk's test of each child, [n, C] or [R, n, C], by its level and place."""
+    """Returns the number of each child's test in the walk, [n, C] or [R, n, C],
+    by level and place.
+    """
     shape = tree.shape
     device = tree.tokens.device
     by_level = _number_level_tests(shape, width)
@@ -165,7 +172,9 @@ def _number_tests(tree: Tree, width: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _number_level_tests(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...]:
-    """Numbers the tests of each level's children, [L + 1, C]; the last level's are arbitrary."""
+    """Returns the number of each test in the walk by level and place, [L + 1, C]; the last level's
+    numbers are arbitrary.
+    """
     offset = 0
     tests = []
     for bound in shape.children[: shape.depth]:
@@ -174,18 +183,18 @@ def _number_level_tests(shape: TreeShape, width: int) -> tuple[tuple[int, ...], 
     return (*tests, tests[-1])
 
 
-# Whole-path verification of a chain without a step per node, for GPUs.
+# Whole-path verification of a chain without a loop over nodes, for GPUs.
 #
-# A chain's quotas are a product clipped at 1 on the way, a_l = min(1, a_{l-1} r_l) with r_l =
-# p(x_l) / q(x_l). So with S the running sums of log r, S_0 = 0, a_l = exp(S_l - max S up to l), all
-# at once. The rest follows from each node's own quota. The numbers equal those of the loop in
-# `path_rule` up to rounding; a CPU uses the loop.
+# A chain's quotas are a running product that is clipped at 1 after every factor, a_l = min(1,
+# a_{l-1} r_l) with r_l = p(x_l) / q(x_l). So with S the running sums of log r, S_0 = 0, a_l =
+# exp(S_l - max S up to l), for all l at once. The rest follows from each node's own quota. The
+# numbers equal those of the loop in `path_rule` up to rounding; a CPU uses the loop.
 #
 # Letters: R rows, L draft tokens, N = L + 1 nodes, V vocabulary.
 
 
 def is_chain(shape: TreeShape) -> bool:
-    """Checks whether every level is one node."""
+    """Returns whether every level has exactly one node."""
     return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
 
 
@@ -219,7 +228,9 @@ def verify_chain_by_blocks(tree: Tree, p: Tensor) -> PathVerdict:
 
 
 def _join_chain_q(tree: Tree) -> Tensor | None:
-    """Joins the distributions that each token was drawn from, [R, L, V]; None if one-hot."""
+    """Joins the distributions from which a chain's tokens were drawn, [R, L,
+    V]; None if one-hot.
+    """
     log_q, q = ([part for part in level_q if part is not None] for level_q in (tree.log_q, tree.q))
     if log_q:
         return torch.cat(log_q, dim=1).softmax(dim=-1)

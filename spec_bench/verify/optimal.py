@@ -2,14 +2,14 @@
 
 For K draws from q no rule accepts more than 1 - max(0, max_i (t_i^K - R_i)), with t and R the
 running sums of q and p over the tokens by rising p/q (``scripts/check/acceptance_bound.py``). The
-rule here reaches that less a small eps. First it finds the distribution that the chosen candidate
-should have: p, but at most mu and at least lambda times q. Then it chooses by this distribution:
-every token gets a level, at random if it falls between two, and the first candidate on the highest
-occupied level is chosen. The actual distribution of this choice is a sum over the vocabulary, so
-the test that follows, min(1, p/distribution), is exact even if levels are rough.
+rule in this module reaches that bound less a small eps. First it finds the distribution that the
+chosen candidate should have: p, but at most mu and at least lambda times q. Then it chooses by this
+distribution: every token gets a level, at random if it falls between two, and the first candidate
+on the highest occupied level is chosen. The actual distribution of this choice is a sum over the
+vocabulary, so the test that follows, min(1, p/distribution), is exact even if levels are rough.
 
-Two steps, choose and test, as arXiv 2410.18234 has them; the bound is arXiv 2502.18779's.
-Letters: B nodes, C children, V vocabulary, M points of a curve, L levels.
+The two steps, choose and test, are those of arXiv 2410.18234; the bound is that of arXiv
+2502.18779. Letters: B nodes, C children, V vocabulary, M points of a curve, L levels.
 """
 
 from functools import cache
@@ -27,10 +27,10 @@ LEVELS = 8
 """Maximum number of levels; six were enough for every distribution tried."""
 
 POINTS = 4096
-"""Number of bins of p/q for a larger vocabulary; a smaller one is sorted."""
+"""Number of bins of p/q if the vocabulary is larger than this; a smaller one is sorted."""
 
 EPS = 1e-4
-"""Acceptance given up so that levels are not too close together."""
+"""Acceptance given up to keep the levels apart."""
 
 
 class CandidateChoice(NamedTuple):
@@ -104,8 +104,9 @@ def plan_candidate_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS)
 
 
 def _divide_top_level_prob_by_mass(mass_up_to: Tensor, mass: Tensor, count: Tensor) -> Tensor:
-    """Computes P(a level is the highest occupied) / its mass, (G_l^K - G_{l-1}^K) / (G_l - G_{l-1})
-    [B, L], from q's mass ``mass_up_to`` each level, G, and on each level.
+    """Computes P(a level is the highest occupied) / the level's mass, (G_l^K - G_{l-1}^K) / (G_l -
+    G_{l-1}) [B, L]. ``mass`` is q's mass on each level; ``mass_up_to``, G, is q's mass on all
+    levels up to it.
     """
     highest = mass_up_to**count - (mass_up_to - mass).clamp(min=0.0) ** count
     # For a level of hardly any mass, the limit K G^(K-1).
@@ -118,12 +119,13 @@ def _divide_top_level_prob_by_mass(mass_up_to: Tensor, mass: Tensor, count: Tens
 def compute_bounds_and_level_slopes(
     p: Tensor, q: Tensor, count: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Computes the bounds lambda and mu [B, 1] of the target distribution over q, and the rising
-    slopes of the levels [B, L]; float64. Takes the arguments of ``plan_candidate_choice``.
+    """Computes the bounds lambda and mu [B, 1] of the target distribution divided by q, and the
+    slopes of the levels [B, L], rising; float64. The arguments are those of
+    ``plan_candidate_choice``.
 
-    With S the target distribution's running sums against t, levels are the edges of a polygon that
-    is inscribed in t^K and touches S from below with each edge: an edge's width is its level's
-    mass.
+    Let S be the target distribution's running sums, as a function of t. Levels are the edges of a
+    polygon that is inscribed in t^K and touches S from below with each edge. The width of an edge
+    is the mass of its level.
     """
     count = count.double()
     dr, dt = (sort_p_and_q_by_ratio if p.shape[-1] <= POINTS else _bin_by_ratio)(p, q)
@@ -131,7 +133,7 @@ def compute_bounds_and_level_slopes(
     r = dr.cumsum(dim=-1)
     missing_mass = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
     tiny = torch.finfo(t.dtype).tiny
-    # sum q max(0, lambda - p/q) and sum (p - mu q)+ both equal ``missing``.
+    # sum q max(0, lambda - p/q) and sum (p - mu q)+ both equal ``missing_mass``.
     min_ratio = ((missing_mass + r) / t.clamp(min=tiny)).amin(dim=-1, keepdim=True).clamp(max=1.0)
     # sums over a token and all later ones
     tail_t = 1 - t + dt
@@ -141,7 +143,7 @@ def compute_bounds_and_level_slopes(
         gap.masked_fill(tail_t <= 1e-15, -torch.inf).amax(dim=-1, keepdim=True).clamp(min=1.0)
     )
     sums = dr.maximum(min_ratio * dt).minimum(max_ratio * dt).cumsum(dim=-1)
-    # The first edge starts at 0 along the least slope; t^K = lambda t ends it.
+    # The first edge starts at 0, with the smallest slope, lambda, and ends where t^K = lambda t.
     slopes = [min_ratio]
     start = min_ratio ** (1 / (count - 1).clamp(min=tiny))
     for level in range(1, LEVELS):
@@ -155,7 +157,7 @@ def compute_bounds_and_level_slopes(
         last_slope = (1 - power) / (1 - start).clamp(min=tiny)
         slope = slope.amin(dim=-1, keepdim=True).minimum(last_slope)
         end = _find_polygon_edge_end(start, power, slope, count)
-        end = torch.where(end > start, end, 1.0)  # no way forward: the last edge goes to 1
+        end = torch.where(end > start, end, 1.0)  # no progress: the last edge goes to 1
         slope = torch.where(end >= 1, last_slope, slope)
         # Levels after the last edge stay empty.
         slopes.append(torch.where(at_end, slopes[-1] + count, slope))
@@ -164,8 +166,8 @@ def compute_bounds_and_level_slopes(
 
 
 def _find_polygon_edge_end(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
-    """Finds where the line from (a, a^K) with the given slope meets t^K again, at most 1, or a
-    itself; all [B, 1].
+    """Finds the t <= 1 at which the line from (a, a^K) with the given slope meets t^K again, or a
+    if it does not; all [B, 1]. ``start`` is a and ``power`` is a^K.
     """
     # t^K less the line falls up to ``lowest`` and rises from there on.
     lowest = (slope / count) ** (1 / (count - 1).clamp(min=1.0))
@@ -208,16 +210,14 @@ def top_and_sample(
 ) -> Verdict:
     """Tests the drawn children by the optimal rule, then the best ones as one-hot proposals.
 
-    Children of which some are drawn and the others are the draft's best; drawn ones are tested
-    first.
+    This is the "greedy" drafting of arXiv 2502.18779; with two children it is SpecHub (arXiv
+    2411.05289), which draws pairs of the same distribution. Let Top be the draft's K - S best
+    tokens, and w be q without them, renormalised. S children are drawn from w, then the tokens of
+    Top follow as one-hot proposals. For S = 1 a node accepts with p(Top) + sum over the rest of
+    min(p, w), which is the optimum for such candidates.
 
-    "Greedy" drafting of arXiv 2502.18779; with two children SpecHub (arXiv 2411.05289), whose pairs
-    have the same distribution. With Top the draft's K - S best tokens and w = q without them,
-    renormalised, S children are drawn from w and the best follow as one-hot proposals. For S = 1 a
-    node accepts p(Top) + sum over the rest of min(p, w), which is the optimum for such candidates.
-
-    q is the draft's distribution, with or without the best tokens. A drawn child is absent if the
-    best ones are all of q's support. ``sampled`` is S; all, if there are fewer children.
+    q is the draft's distribution, with or without the best tokens. Drawn children are absent if the
+    best tokens are all of q's support. ``sampled`` is S; all children are drawn if there are fewer.
     """
     if q is None:
         return naive(p, None, tokens, valid)
@@ -246,7 +246,7 @@ def remove_best_tokens(q: Tensor, best: Tensor, present: Tensor) -> Tensor:
 
 
 def sort_p_and_q_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorts p and q [B, V] by rising p/q, in float64; 0 for tokens outside of q's support."""
+    """Sorts p and q [B, V] by rising p/q, in float64; p is set to 0 outside of q's support."""
     p = p.double()
     q = q.double()
     order = torch.where(q > 0, p / q, torch.inf).sort(dim=-1).indices

@@ -1,11 +1,11 @@
 """Whole-path rules: choose the accepted path among all nodes of a tree at once.
 
-Traversal verification (arXiv 2505.12398) of a tree; of a chain it is block verification
-(arXiv 2403.10444). Every node has a quota, at most 1: the probability, given that it was drawn,
-with which a lossless verifier may pass through it. The quotas of a node and its children give the
-probability that it is the last one accepted, and the distribution of the token after it. Both
-follow from the tree alone. The random part tests nodes one by one, each after its descendants; the
-first success is the last node accepted.
+Traversal verification (arXiv 2505.12398) of a tree; on a chain it is block verification (arXiv
+2403.10444). Every node has a quota, at most 1: the probability, given that it was drawn, with which
+a lossless verifier may pass through it. The quotas of a node and its children give the probability
+that the node is the last one accepted, and the distribution of the token after it. These two follow
+from the tree alone. The random part tests nodes one by one, each after its descendants; the first
+success is the last node accepted.
 
 It is exact if a node's existence does not depend on its token and siblings are tested in the order
 drawn. Letters: R rows, N nodes, F nodes of a level, C children, V vocabulary.
@@ -110,7 +110,7 @@ def _subtract_child(
     else:
         scaled_p = torch.addcmul(scaled_p, q, present.to(scaled_p.dtype), value=-1).clamp_(min=0.0)
     sums = scaled_p.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    # Nothing remains of a quota of 1 where p is q: the child surely succeeds.
+    # If a is 1 and P is q, nothing remains: the child succeeds with certainty.
     total = (sums + (1 - mass)).clamp_(min=_TINY)
     return p_token, scaled_p.div_(total.to(scaled_p.dtype)), sums / total
 
@@ -140,9 +140,9 @@ def compute_child_distributions(
     parents: ParentNodes,
     tokens: Tensor,
 ) -> Tensor | None:
-    """Computes the distributions [R, F, D, V] that the first D of a level's children, tokens
-    [R, F, C], were drawn from, given their earlier siblings. The others are one-hot; None if all
-    are.
+    """Computes the distributions [R, F, D, V] from which the first D children of each node, with
+    tokens [R, F, C], were drawn, given their earlier siblings. The other children are one-hot;
+    returns None if all children are.
     """
     q = tree.q[level]
     log_q = tree.log_q[level]
@@ -153,7 +153,7 @@ def compute_child_distributions(
             log_q = q[:, :, 0].log()
         if parents.exists is not None and level:
             rows, nodes = parents.indices
-            log_q = log_q[rows, nodes - 1]  # in place of the root any will do
+            log_q = log_q[rows, nodes - 1]  # the root can only be padding here: any entry will do
         distributions = compute_sibling_distributions(log_q.flatten(0, 1), tokens.flatten(0, 1))
         return distributions.unflatten(0, log_q.shape[:2])
     if q is None:

@@ -152,8 +152,8 @@ def find_k_seq_rho(
     in [1, K], for p and q [B, V] and K = ``count`` [B, 1] i.i.d. children; 1 where K <= 1.
 
     Each round computes beta = sum min(q, p/rho) at ``points`` values of rho and narrows the bracket
-    to the two around the root. Sums are in float64. The upper end of the bracket is returned: a
-    coarse result costs acceptance, never correctness.
+    to the two around the root. Sums are in float64. Returns the upper end of the bracket, so that a
+    coarse result lowers acceptance but is still lossless.
     """
     if count.is_cpu and count.max() <= 1:  # on a GPU this would wait for the device
         return torch.ones_like(count)
@@ -164,7 +164,7 @@ def find_k_seq_rho(
     low = torch.ones_like(count)
     high = count.clamp(min=1.0)
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
-    # NaN has no index; a request with NaN logits ends after the walk.
+    # NaN would have no bin; a request with NaN logits fails after the walk.
     ratio = (p / q.clamp(min=torch.finfo(p.dtype).tiny)).nan_to_num_()
     overlap_mass = BinnedOverlapMass(p, q, ratio) if p.is_cpu else SortedOverlapMass(p, q, ratio)
     for _ in range(rounds):
@@ -178,10 +178,11 @@ def find_k_seq_rho(
 
 
 class BinnedOverlapMass(NamedTuple):
-    """Computes beta(rho) = sum min(q, p/rho) at evenly spaced rho, from float64 p, q, p/q [B, V].
+    """The function beta(rho) = sum min(q, p/rho) at evenly spaced rho, for float64 p, q, p/q [B,
+    V].
 
-    A token adds q while p/q > rho, and p/rho from there on. So p and q are binned by the probes
-    around p/q, and running sums over the bins give beta at all probes.
+    A token contributes q if p/q > rho, else p/rho. So p and q are summed in bins of p/q between
+    neighbouring rho, and running sums over the bins give beta at every rho.
     """
 
     p: Tensor
@@ -193,7 +194,7 @@ class BinnedOverlapMass(NamedTuple):
         points = rho.shape[1] - 1
         low = rho[:, :1]
         high = rho[:, -1:]
-        # The first probe at or above p/q. At a probe either bin will do: there q = p/rho.
+        # Index of the first rho at or above p/q. If p/q equals rho, either bin is right: q = p/rho.
         spaces = points / (high - low).clamp(min=torch.finfo(rho.dtype).eps)
         probe_index = ((self.ratio - low) * spaces).ceil_().clamp_(0, points + 1).long()
         empty = rho.new_zeros((len(rho), points + 2))
@@ -209,16 +210,16 @@ def _join_columns(columns: list[Tensor], like: Tensor) -> Tensor:
     return torch.cat(columns, dim=-1) if columns else like.new_zeros((like.shape[0], 0))
 
 
-# Node rules without a step per child, for GPUs. The numbers equal those of the loops, which a CPU
-# uses, up to rounding.
+# Node rules without a loop over children, for GPUs. The numbers equal those of the loops, which a
+# CPU uses, up to rounding.
 
 
 def naive_closed_form(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     """Computes recursive rejection with one-hot proposals for all children at once.
 
-    Child j is reached with probability 1 - p(x_1) - ... - p(x_{j-1}), copies counted once. It is
-    summed from the other end, as the mass after the last child plus that of children j and later,
-    so that nothing cancels if the first children have nearly all of the mass.
+    Child j is reached with probability 1 - p(x_1) - ... - p(x_{j-1}), copies counted once. If the
+    first children have nearly all of the mass, this difference would cancel. It is therefore summed
+    from the other end: the mass that no child has, plus that of children j and later.
     """
     count = tokens.shape[1]
     earlier = cached_constant(
@@ -236,10 +237,11 @@ def naive_closed_form(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
 
 
 class SortedOverlapMass:
-    """Computes beta(rho) like ``BinnedOverlapMass``, but at any rho, from one sort.
+    """The same function as ``BinnedOverlapMass``, but at any rho, from one sort.
 
-    With the tokens sorted by p/q, those below rho add p/rho and those above it q; so two running
-    sums give beta at every rho. On a GPU bins would be slow: most tokens would share one.
+    With the tokens sorted by p/q, those below rho contribute p/rho and those above it q, so two
+    running sums give beta at every rho. On a GPU bins would be slow, because most tokens would
+    share one.
     """
 
     def __init__(self, p: Tensor, q: Tensor, ratio: Tensor) -> None:

@@ -1,4 +1,6 @@
-"""Simulated acceptance, for models whose agreement means nothing, and typical acceptance."""
+"""Simulated acceptance: accepts children with given probabilities, for models
+that need not agree.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from spec_bench.verify.walk import NodeRule, Verdict
 
 
 def solve_uniform_acceptance(block_efficiency: float, depth: int) -> float:
-    """Computes the acceptance a that, equal at every depth of L, gives a block efficiency tau in
-    [1, L + 1], else raises UsageError: 1 + a + ... + a^L, as the walk reaches depth d with
-    probability a^d.
+    """Solves 1 + a + ... + a^L = tau for the acceptance a of every level, with L = ``depth`` and
+    tau the block efficiency: the walk reaches depth d with probability a^d. Raises UsageError if
+    tau is outside of [1, L + 1] or L < 1.
     """
     if depth < 1 or not 1 <= block_efficiency <= depth + 1:
         raise UsageError(
@@ -50,8 +52,8 @@ def simulate(
     """Accepts the node's first existing child with a given probability, whatever p and q.
 
     In a beam the first child is the one most likely to have children, so that the walk can go on.
-    ``timed_rule`` is computed for its time and its residual; without one the residual is p. The
-    output does not have the target's distribution.
+    ``timed_rule`` is computed so that its time counts, and its residual is used; without it the
+    residual is p. The output does not have the target's distribution.
     """
     residual = p if timed_rule is None else timed_rule(p, q, tokens, valid).residual
     first_child = valid & (valid.cumsum(dim=-1) == 1)
@@ -68,7 +70,7 @@ def simulate(
 class SimulatedAcceptance(TreeVerifier):
     """Accepts children with given probabilities."""
 
-    # one for all levels, or one for each, the root's first
+    # one probability for all levels, or one for each level, the root's children first
     acceptance: Share | Annotated[tuple[Share, ...], MinLen(1)]
     # the `verifier` block of a rule that is computed for its time
     computed: Mapping[str, Any] | None = None
@@ -99,7 +101,9 @@ class SimulatedAcceptance(TreeVerifier):
             verifier.check(tree, shape, siblings, drafts)
 
     def _make_timed_verifier(self) -> NodeVerifier | None:
-        """Makes the verifier of ``computed``, which must judge single nodes; None if not set."""
+        """Makes the verifier of ``computed``; None if that is not set. Raises UsageError if it does
+        not judge single nodes.
+        """
         if self.computed is None:
             return None
         verifier = rule.read(self.computed, "rule", "verifier.computed")

@@ -53,8 +53,8 @@ class TypicalAcceptance(TreeVerifier):
         return self
 
     def accepts(self, log_p: Tensor, token: Tensor) -> Tensor:
-        """Checks whether tokens [...] are typical by the target's warped log-probabilities
-        [..., V].
+        """Returns whether tokens [...] are typical by the target's warped log-probabilities [...,
+        V].
         """
         p = log_p.exp()
         entropy = -torch.where(p > 0, p * log_p, 0.0).sum(dim=-1)

@@ -37,7 +37,9 @@ class PathVerdict(NamedTuple):
 
 
 class NodeRule(Protocol):
-    """p [B, V], q [B, 1 or C, V] or None, tokens [B, C], valid [B, C] -> Verdict."""
+    """Computes the verdict on B nodes from p [B, V], q [B, 1 or C, V] or None, tokens [B, C], valid
+    [B, C].
+    """
 
     def __call__(
         self,
@@ -57,7 +59,7 @@ class ScoredTree(NamedTuple):
 
     tree: Tree  # fully grown, N nodes
     logits: Tensor  # [R, N, V] the target's logits at every node
-    settings: SamplingSettings  # of the target
+    settings: SamplingSettings  # the target's
     draws: RandomSource
     merge_copies: bool = False  # whether nodes with equal prefixes count as one (K i.i.d. paths)
 
@@ -92,7 +94,7 @@ def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
         return WalkResult(
             root_path, root_path[:, 0], verdict_draws.token(warped_probs(root_logits, settings))
         )
-    node = place = accepted_count = torch.zeros_like(rows)  # place: within the node's level
+    node = place = accepted_count = torch.zeros_like(rows)  # place: index within the node's level
     copies: Tensor | None = None
     active = torch.ones_like(rows, dtype=torch.bool)
     path = [node]
@@ -155,8 +157,8 @@ def compute_draft_distribution(
     place: Tensor,
     tokens: Tensor,
 ) -> Tensor | None:
-    """Computes q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if
-    they share one, [R, C, V] if each has its own.
+    """Computes q of the children of each row's node at ``place``, with tokens [R, C]: [R, 1, V] if
+    the children share one, [R, C, V] if each has its own. Returns None if proposals are one-hot.
     """
     log_q = tree.log_q[level]
     q = tree.q[level]
@@ -171,7 +173,9 @@ def compute_draft_distribution(
 
 
 def mark_accepted_copies(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
-    """Marks [R, n_below] the children of the current node's copies that hold the accepted token."""
+    """Marks the children [R, n_below] of the current node and its copies that hold the accepted
+    token.
+    """
     children = tree.shape.level(level + 1)
     has_token = tree.tokens[:, children] == token
     if copies is None:
