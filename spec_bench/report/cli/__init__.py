@@ -1,1 +1,1 @@
-"""The report's command line: a subcommand a thing it makes."""
+"""The report's command line: one subcommand for each kind of output."""

@@ -1,11 +1,11 @@
 """``spec-bench report THING ...``: tables, figures, claims and pages of measured results.
 
-Papers are the folders below experiments/, experiments those below results/. A wrong name lists
-the known ones.
+Papers are the folders below experiments/, experiments those below results/. The message about an
+unknown name lists the known names.
 """
 
-# A request that cannot be right is a ``ValueError`` in a command and one line with status 2 in
-# ``main``. Figures are imported where they are drawn: matplotlib is slow to load.
+# A command raises ``UsageError`` for a wrong request; ``main`` prints one line and ends with status
+# 2. Figures are imported where they are drawn, because matplotlib is slow to load.
 
 import shlex
 import sys
@@ -64,8 +64,8 @@ FORMATS: dict[str, Callable[[Sequence[TableSheet]], str]] = {
 
 
 def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> list[Path]:
-    """Returns the named experiments' results files, or all, made whole. Raises UsageError: none is
-    there.
+    """Finds the results files of the named experiments, or takes ``all_files``, and brings their
+    tables up to date. Raises UsageError if there are no files.
     """
     files = [find_results_file(name, options.results) for name in options.names] or [*all_files]
     if not files:
@@ -78,7 +78,7 @@ def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> 
 
 
 def rebuild_and_print_report(options: Namespace) -> None:
-    """Writes a results file's table and figure, prints its checks."""
+    """Writes the table and the figure of a results file, and prints its checks."""
     from spec_bench.report.summary import write_and_print_results_report
 
     if options.file.is_file():
@@ -109,7 +109,7 @@ def print_or_write_table(options: Namespace) -> None:
         titles = dict.fromkeys(
             render.format_grouped_title(each) for each, _ in render.list_shown_columns(sheets[0])
         )
-        if len(titles) == 1:  # said below, so that columns are narrow
+        if len(titles) == 1:  # printed below the table instead, so that columns are narrow
             text = text.replace(f"{next(iter(titles))}, ", "")
         Console().print(Markdown(text))
         print(f"\nshown: {', '.join(titles)} (--columns {names}); there is: {all_metrics}")
@@ -121,7 +121,7 @@ def print_or_write_table(options: Namespace) -> None:
 
 
 def print_paper_items(options: Namespace) -> None:
-    """Lists tables and figures of one paper, or an item's, or of all."""
+    """Lists the tables and figures of a paper, also if named by one of them, or of all papers."""
     papers = (
         [load_paper(options.paper.partition("/")[0])] if options.paper else load_readable_papers()
     )
@@ -161,7 +161,7 @@ def draw_paper_figure(options: Namespace) -> None:
 
 
 def print_paper_checks(options: Namespace) -> None:
-    """Prints a paper's claims on the measured rows, or on its own printed numbers."""
+    """Prints the checks of a paper's claims, on measured rows or on its own printed numbers."""
     from spec_bench.report.claims import check_claims
     from spec_bench.report.claims.verdict import summarise_claims
 
@@ -191,11 +191,10 @@ def write_page(options: Namespace) -> None:
 
 
 def write_all_reports(options: Namespace) -> None:
-    """Writes every page, table and figure that measured rows apply to, and an index of all
-    experiments.
+    """Writes all pages, tables and figures for which there are measured rows, and an index page.
 
-    Written again from the same rows, the files are the same; tables and figures of earlier rows or
-    recipes that are not written any more are removed.
+    The same rows give the same files. Tables and figures of an earlier call that are not written
+    again are removed.
     """
     from spec_bench.report.page.build import build_index_page
 
@@ -235,7 +234,9 @@ def _write_experiment_files(file: Path, results: Path, mixed_models: bool) -> No
 
 
 def _remove_stale_files(folder: Path, kept_paths: Sequence[Path]) -> Iterator[str]:
-    """Removes tables and figures that were not written now; a line for each other file."""
+    """Removes tables and figures that are not in ``kept_paths``. Yields a line for each of them and
+    for each file in their folders that this command did not make.
+    """
     for name, endings in (("tables", _TABLES), ("figures", _PICTURES)):
         for path in sorted({*(folder / name).glob("*")} - {*kept_paths}):
             ours = path.suffix[1:] in endings and path.name.partition("-")[0] in list_paper_names()
@@ -245,7 +246,7 @@ def _remove_stale_files(folder: Path, kept_paths: Sequence[Path]) -> Iterator[st
 
 
 def _iter_recorded_rows(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
-    """Yields each row of which there are records, with those of the first repeat."""
+    """Yields each row that has records, with the generations of its first repeat."""
     from spec_bench.report.data.counts import read_repeats
 
     for row in to_rows(read_rows([file])):
@@ -254,14 +255,14 @@ def _iter_recorded_rows(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
 
 
 def _print_wide_table(table: Any) -> None:
-    """Prints a table, 200 characters wide where it goes to a file."""
+    """Prints a table, 200 characters wide if the output is no terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def print_acceptance_lengths(options: Namespace) -> None:
-    """Prints a table of acceptance lengths and rates in the words of several tools."""
+    """Prints a table of acceptance lengths and rates, as several tools define them."""
     from rich.table import Table
 
     from spec_bench.metrics.acceptance_lengths import compute_acceptance_lengths
@@ -285,7 +286,7 @@ def print_acceptance_lengths(options: Namespace) -> None:
 
 
 def print_tokens_by_context_length(options: Namespace) -> None:
-    """Prints a table of tokens per call by where in the text the call stands."""
+    """Prints a table of tokens per call by the number of tokens before the call."""
     from rich.table import Table
 
     from spec_bench.metrics.calls import compute_tokens_per_call_by_context_length
@@ -315,7 +316,9 @@ def print_tokens_by_context_length(options: Namespace) -> None:
 
 
 def draw_and_print_throughput(options: Namespace) -> None:
-    """Prints tokens/s by requests under way, and where drafting stops paying."""
+    """Draws tokens/s by concurrent requests, and prints them with the point where drafting stops
+    paying.
+    """
     from spec_bench.report.figures.throughput import draw_and_format_throughput
 
     file = find_results_file(options.name, options.results)

@@ -1,5 +1,5 @@
-"""The schema of ``tables:`` and ``figures:`` in a paper's ``paper.yaml``, and the recipes beside it
-that they name. Knows nothing about printed numbers or rows.
+"""Schema of ``tables:`` and ``figures:`` in a paper's ``paper.yaml``, and the recipes in the same
+folder that they name. Independent of printed numbers and of rows.
 """
 
 import functools
@@ -24,14 +24,14 @@ PAPER = "paper.yaml"
 
 Kind = Literal["table", "figure"]
 Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
-"""The choice of a measured tree for a place, see ``tables.printed.RequestedCell``."""
+"""How a place's measured tree is chosen, see ``tables.printed.RequestedCell``."""
 IN_TITLES = ("target", "targets", "draft", "task", "temperature")
-"""The names that a table's title may have in braces."""
+"""Names that a table's title may contain in braces."""
 
 
 def find_paper_folders() -> dict[str, Path]:
-    """Paper -> ``experiments/PAPER``, ours or of the entry points ``spec_bench.configs``; of two
-    that have one name the first, with a warning.
+    """Finds the folder of each paper, ours (``experiments/PAPER``) or of an entry point
+    ``spec_bench.configs``. If two have the same name, the first counts, with a warning.
     """
     folders: dict[str, Path] = {}
     for path in (
@@ -45,7 +45,9 @@ def find_paper_folders() -> dict[str, Path]:
 
 @functools.cache
 def read_recipe(recipe: str) -> Mapping[str, Any]:
-    """A recipe over the one that it begins with, not to write to. Raises ValueError: no file."""
+    """Reads a recipe, composed over its defaults; it is cached, so it must not be changed. Raises
+    UsageError if there is no such file.
+    """
     paper, _, stem = recipe.partition("=")
     path = find_paper_folders().get(paper, get_experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
@@ -59,7 +61,7 @@ def read_recipe_folder(recipe: str) -> str:
 
 
 def refuse_unknown_experiments(experiments: Iterable[str], measured: Iterable[str]) -> None:
-    """Refuses the name of a results folder that no paper's recipe writes, and that has no rows."""
+    """Raises UsageError for an experiment that has no rows and that no paper's recipe writes."""
     measured_names = {*measured}
     for name in (name for name in experiments if name not in measured_names):
         paths = [path for folder in find_paper_folders().values() for path in folder.glob("*.yaml")]
@@ -70,13 +72,13 @@ def refuse_unknown_experiments(experiments: Iterable[str], measured: Iterable[st
 
 
 def list_recipe_cells(recipe: str) -> tuple[str, ...]:
-    """The cells that a recipe lists, as ``decoder:tree`` without other settings; none of a grid."""
+    """Lists a recipe's cells as ``decoder:tree``, without other settings; none if it is a grid."""
     cells = []
     for entry in read_recipe(recipe).get("cells") or ():
         if isinstance(entry, str):
             cells.append(entry)
         elif "decoder" in entry:
-            spec = str(entry.get("spec", ""))  # one that each pair has another of is left open
+            spec = str(entry.get("spec", ""))  # left out below if it depends on the pair
             decoder = combine_names(entry["decoder"], entry.get("drafter"), entry.get("verifier"))
             cells.append(f"{decoder}:{'' if '${' in spec else spec}")
     return tuple(cells)
@@ -88,24 +90,24 @@ class Item:
 
     kind: ClassVar[Kind]
     paper: str  # the paper's name
-    number: int  # as the paper counts
-    title: str  # a caption; a table's may have names of ``IN_TITLES`` in braces
-    recipe: str  # that measures it, e.g. ``rsd=exp1``; "": a command does
-    other_recipes: tuple[str, ...]  # that measure it, too
+    number: int  # in the paper
+    title: str  # a caption; a table's may contain names of ``IN_TITLES`` in braces
+    recipe: str  # the recipe that measures it, e.g. ``rsd=exp1``; "" if a command does
+    other_recipes: tuple[str, ...]  # further recipes that measure it
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """Those that measure it, the usual one first."""
+        """The recipes that measure it, the usual one first."""
         return (*filter(None, [self.recipe]), *self.other_recipes)
 
     @property
     def name(self) -> str:
-        """The name on the command line, e.g. ``rsd/7``."""
+        """Its name on the command line, e.g. ``rsd/7``."""
         return f"{self.paper}/{self.number}"
 
     @property
     def experiments(self) -> tuple[str, ...]:
-        """The results folders' names that the recipes write to."""
+        """Names of the results folders that its recipes write."""
         return tuple(read_recipe_folder(recipe) for recipe in self.recipes)
 
 
@@ -113,32 +115,32 @@ class Item:
 class PaperColumn:
     """A column of a table: the printed numbers of one metric, and their measured counterparts."""
 
-    # under which the reference has its numbers; of several the one printed for a task; "" for a
+    # name of its numbers in the reference, of several names the first that the task has; "" for a
     # column that the paper does not have
     metric: str | tuple[str, ...] = ""
     name: str = ""  # for files, unique in its table; by default the metric
-    title: str = ""  # for people; by default that of the results' column
+    title: str = ""  # for people; by default the title of the results' column
     group: str = ""  # a heading over several columns
-    digits: int = 3  # after the point, of measured values
-    best: bool = True  # whether its best values stand out
+    digits: int = 3  # decimals of measured values
+    best: bool = True  # whether its best values are marked
     # ``setting``: a measured cell's tree in our shorthand; ``tree``: as MCSD writes it; ``size``:
     # how many parameters drafted
     shows: Literal["number", "setting", "tree", "size"] = "number"
-    measured: str = ""  # the results' column, where it is not called as the metric
-    # the same by protocol, where one has another number there
+    measured: str = ""  # the results' column, if its name is not the metric's
+    # protocol -> the results' column, if it differs by protocol
     by_protocol: Mapping[str, str] = field(default_factory=dict)
-    scale: float = 1.0  # factor of a measured value: 100 beside a percentage
-    spec: str = ""  # the tree whose number this is; "" for that of the line
-    minus: str = ""  # the tree whose number is subtracted from it
-    # decoder and temperature of the cell whose number it is divided by
+    scale: float = 1.0  # factor of measured values, 100 if the paper prints percentages
+    spec: str = ""  # the tree that has the number; "" for the line's tree
+    minus: str = ""  # the tree that has the number to subtract
+    # decoder and temperature of the cell that has the number to divide by
     over: Mapping[str, str | float] = field(default_factory=dict)
-    empty: str = ""  # the text for a measured cell without such a number or a reason
+    empty: str = ""  # the text for a measured cell with neither a number nor a reason
     # how a number larger than that of the untuned draft is marked
     tuned: Literal["", "bold", "underlined"] = ""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Its metrics, of which the first that a task has counts."""
+        """Its metrics; the first that a task has is shown."""
         return (self.metric,) if isinstance(self.metric, str) else self.metric
 
 
@@ -146,21 +148,21 @@ class PaperColumn:
 class TableLines:
     """The labels and cells of one decoder's lines, or of a line that the paper lacks."""
 
-    decoder: str = ""  # whose; "" for any
-    method: str = ""  # the paper's name of the line, where two lines share a decoder
-    # by the source of the label, as in the table's ``heads``
+    decoder: str = ""  # the decoder that has these lines; "" for any
+    method: str = ""  # the paper's name of the line, if two lines share a decoder
+    # source of a label, as in the table's ``heads`` -> the label
     labels: Mapping[str, str] = field(default_factory=dict)
-    pick: Literal[""] | Pick = ""  # the choice of a measured tree; "" for the table's
-    among: tuple[str, ...] = ()  # the decoders that a pick looks at
-    spec: str = ""  # its tree, where the paper prints none and the recipe names none
-    temperature: float | None = None  # where the paper prints none
+    pick: Literal[""] | Pick = ""  # how a measured tree is chosen; "" as for the table
+    among: tuple[str, ...] = ()  # the decoders that ``pick`` takes into account
+    spec: str = ""  # the tree, if neither the paper nor the recipe has one
+    temperature: float | None = None  # if the paper prints none
     tree_attention: str = ""  # ``true`` or ``false``
-    after: str = ""  # of an extra line: the decoder whose lines it follows; "" puts it last
+    after: str = ""  # the decoder after which an extra line comes; "" for the end
 
 
 @settings
 class NotesByProtocol:
-    """What readers must know of rows of each protocol: what is the authors' in it, what is ours."""
+    """Notes for readers on each protocol's rows: which settings are the authors', which ours."""
 
     clean: tuple[str, ...] = ()
     authors: tuple[str, ...] = ()
@@ -168,16 +170,16 @@ class NotesByProtocol:
 
 @settings
 class UnprintedTable:
-    """A table that nobody has printed: its lines, and the cells measured there."""
+    """A table that no paper has printed: its lines, and the cells measured for them."""
 
     target: str  # as papers print it
     task: str  # name of a task
     temperatures: tuple[float, ...]  # of the sampling, greedy first
     cells: Mapping[str, tuple[str, ...]]  # block -> its lines, as ``decoder:tree``
-    draft: str = ""  # as papers print it; "" where heads draft
+    draft: str = ""  # as papers print it; "" if heads draft
 
     def list_places(self, table: int) -> list[Row]:
-        """Returns the places as lines of a reference that have no number."""
+        """Returns the table's places as rows of a reference, without numbers."""
         key = {
             "table": str(table),
             "target": self.target,
@@ -195,33 +197,31 @@ class UnprintedTable:
 
 @settings
 class Table(Item):
-    """A table: how its printed numbers are laid out, and which cells are measured beside them."""
+    """A table: the layout of its printed numbers, and the cells measured to compare with them."""
 
     kind: ClassVar[Kind] = "table"
     # title -> source of each line's labels: a column of the reference, or a key of the labels in
     # ``lines``
     heads: Mapping[str, str]
     columns: tuple[PaperColumn, ...]  # the numbers of a line
-    # a column of the reference whose values stand side by side, each with all columns
+    # a column of the reference; its values are side by side in the table, each with all columns
     across: Literal["", "target", "task", "temperature"] = ""
-    # sources; lines with the same labels there compete for the best value
+    # sources of labels; lines that agree in these labels compete for the best value
     block: tuple[str, ...] = ()
     lines: tuple[TableLines, ...] = ()  # special settings of some decoders' lines
-    # lines that the paper does not have; shown where they were measured
+    # lines that the paper does not have; shown if they were measured
     extra: tuple[TableLines, ...] = ()
-    pick: Pick = (
-        "spec"  # the choice of a measured cell for a place, see ``tables.printed.RequestedCell``
-    )
-    temperature: float | None = None  # of the measured cells, where the paper prints none
-    target: str = ""  # as the paper's text names it, where the table names none
-    # place of a pair that the table does not have
+    pick: Pick = "spec"  # how a measured cell is chosen, see ``tables.printed.RequestedCell``
+    temperature: float | None = None  # of the measured cells, if the paper prints none
+    target: str = ""  # as the paper's text names it, if the table does not
+    # where a pair is shown that the paper's table does not have
     other_pair: Literal["beside", "lines", "columns"] = "beside"
     # fine-tuned draft -> the draft it was made from
     tuned_from: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # for readers
-    # decoder -> a note on the number of its ``{trees}``, of which the fastest is shown
+    # decoder -> a note, with the number of its ``{trees}``, that the fastest of them is shown
     searched: Mapping[str, str] = field(default_factory=dict)
-    # the lines of a table that nobody has printed; its blocks are labels of the source
+    # the lines, if no paper has printed the table; its blocks are labels of the source
     # ``axis_value``
     unprinted: UnprintedTable | None = None
 
@@ -238,20 +238,20 @@ class Table(Item):
 
 @settings
 class Figure(Item):
-    """A figure: its cells. A function of the paper's ``figures.py`` draws them."""
+    """A figure: its cells, which a function of the paper's ``figures.py`` draws."""
 
     kind: ClassVar[Kind] = "figure"
-    tables: tuple[int, ...] = ()  # whose numbers it shows; then the rest follows from them
+    tables: tuple[int, ...] = ()  # tables with its numbers, from which all else follows
     pairs: tuple[tuple[str, str], ...] = ()  # (target, draft) as printed; heads have no draft
     tasks: tuple[str, ...] = ()
-    temperatures: tuple[float, ...] = ()  # of a figure with several
-    # As far as they are one and not the defaults.
+    temperatures: tuple[float, ...] = ()  # if the figure has several
+    # settings that all its cells share, if these are not the defaults
     sampling: Mapping[Literal["temperature", "top_k", "top_p"], float] = field(default_factory=dict)
-    cells: tuple[str, ...] = ()  # as ``decoder:tree``; none: those of the recipe
+    cells: tuple[str, ...] = ()  # as ``decoder:tree``; empty for the recipe's cells
     any_pair: bool = False  # drawn for pairs that the paper does not have, with all their tasks
-    rows: str = ""  # a file with its rows, where no results file has them
-    command: str = ""  # the one that makes that file
+    rows: str = ""  # a file with its rows, if no results file has them
+    command: str = ""  # the command that makes that file
     how: str = "exact, no model"  # why that command is no recipe
-    before: tuple[str, ...] = ()  # commands that come before the recipe's
-    words: tuple[str, ...] = ()  # arguments of its recipe's command beside a pair and tasks
+    before: tuple[str, ...] = ()  # commands to run before the recipe's command
+    words: tuple[str, ...] = ()  # arguments of the recipe's command besides a pair and tasks
     together: bool = False  # whether one file shows all pairs

@@ -1,4 +1,4 @@
-"""The pairs of ``conf/pair``: the config of a paper's pair, stand-ins, sizes."""
+"""Model pairs of ``conf/pair``: their names in the papers, stand-ins and sizes."""
 
 import functools
 import json
@@ -17,28 +17,28 @@ _EMBEDDED_PREFIX = "embedded:"
 
 @dataclass(frozen=True)
 class PairConfig:
-    """The facts of a pair's config for the report."""
+    """Facts from a pair's config that the report uses."""
 
-    name: str  # the config's; results bear it as their label
-    target: str  # the model
+    name: str  # the config's name, which results have in their column ``pair``
+    target: str  # the target model
     drafts: tuple[str, ...]  # the models that draft
-    # (target, draft) as papers print them; empty for a pair that no paper has. A target with heads
-    # alone has "" for its draft.
+    # (target, draft) as papers print them; empty if no paper has the pair. The draft is "" if only
+    # heads draft.
     printed_pairs: frozenset[tuple[str, str]]
-    # the paper's draft that the pair's replaces, where that was never published
+    # the paper's draft that the pair's draft replaces, because it was never published
     stand_in: str | None = None
-    target_parameters: int | None = None  # None where the config has none
+    target_parameters: int | None = None  # None if the config has no number
     draft_parameters: int | None = None  # likewise
-    paper_draft_parameters: int | None = None  # of the draft that another stands in for
+    paper_draft_parameters: int | None = None  # of the replaced draft
     chat_tuned: bool = False  # whether the target was tuned on conversations
     # task -> share of our sample's prompts that the models were trained on
     seen_in_training: Mapping[str, float] = field(default_factory=dict)
-    # kind -> folder or hub id of the target's draft heads, where it has some
+    # kind -> folder or hub id of the target's draft heads
     heads: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_pair_configs() -> dict[str, PairConfig]:
-    """Returns all pair configs by name, ours and those of other packages."""
+    """Reads all pair configs by name, ours and those of other packages."""
     return _read_configs_of_pairs(tuple(list_conf_dirs()))
 
 
@@ -58,13 +58,15 @@ def _read_configs_of_pairs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
 
 
 def is_embedded(config: PairConfig) -> bool:
-    """Returns whether a pair is one of those that ship."""
+    """Returns whether a pair's target ships with the package."""
     return config.target.startswith(_EMBEDDED_PREFIX)
 
 
 @functools.cache
 def find_pair_config(target: str, draft: str) -> str | None:
-    """Returns the config of a paper's pair; None where there is none."""
+    """Finds the name of the config for a pair as a paper prints it; None if there is no such
+    config.
+    """
     matches = (
         config.name
         for config in read_pair_configs().values()
@@ -74,7 +76,7 @@ def find_pair_config(target: str, draft: str) -> str | None:
 
 
 def format_drafter_size(row: Mapping[str, Any]) -> str | None:
-    """``0.74B`` or ``1.87M``; None where it is not known."""
+    """Formats the number of parameters that drafted, ``0.74B`` or ``1.87M``; None if unknown."""
     if row["decoder"] == "ar":
         return "0"
     config = read_pair_configs().get(str(row["pair"]))
@@ -86,13 +88,13 @@ def format_drafter_size(row: Mapping[str, Any]) -> str | None:
 
 
 def format_parameter_count(count: int) -> str:
-    """A count of parameters as the papers write it; millions where these would be 0.0 billions."""
+    """Formats a number of parameters in billions, as papers do; below 0.1 billion in millions."""
     return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
 
 
 @functools.cache
 def read_head_training(draft: str) -> Mapping[str, Any]:
-    """Returns ``training.json`` of a folder of heads, or of heads that ship; or nothing."""
+    """Reads ``training.json`` of a folder of heads, or of embedded heads; {} if there is none."""
     folder = Path(draft)
     if draft.startswith(_EMBEDDED_PREFIX):
         folder = Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED_PREFIX)

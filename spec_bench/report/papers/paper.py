@@ -1,12 +1,13 @@
 """A paper as data: ``experiments/PAPER/paper.yaml`` with its tables and figures, its printed
-numbers in ``reference.csv`` beside it, and its code: figures that it draws, claims that it checks.
+numbers in ``reference.csv``, and its code, which draws figures (``figures.py``) and checks claims
+(``claims.py``).
 
-A claim is a function of its ``claims.py``, in their order. Its docstring begins with the statement
-that it checks and the statement's place, ``“RSD-S always outperforms SD.” (Figure 4)``, or
-``reported, in a summary's words: 5% (Section 2)`` where the paper's words are not at hand. Any
-other docstring says that the check is ours. Names that begin with an underscore are no claims.
+Each function of ``claims.py`` is a claim, in the file's order, unless its name begins with an
+underscore. Its docstring begins with the paper's statement and the statement's place, ``“RSD-S
+always outperforms SD.” (Figure 4)``, or with ``reported, in a summary's words: 5% (Section 2)`` if
+the paper's words are not at hand. A function with any other docstring is a check of ours.
 
-Knows nothing about measured numbers, nor about how a table is written or a figure drawn.
+Independent of measured numbers, and of how a table is written or a figure drawn.
 """
 
 import functools
@@ -47,11 +48,11 @@ Axes = Mapping[str, Mapping[tuple[str, str], int]]
 
 @functools.cache
 def import_paper_code(folder: Path, name: str) -> ModuleType | None:
-    """Returns a file of a paper's folder by its name without the ending; None where there is none.
-    Raises ValueError: Python cannot import it.
+    """Imports a file of a paper's folder by its name without the ending; None if there is no such
+    file. Raises UsageError if Python cannot import it.
 
-    It is imported once, as a module of a package that is the folder, so that one file may import
-    another: ``from .heads import best_heads``.
+    The file is imported once, as a module of a package that is the folder, so that it may import
+    other files of the paper: ``from .heads import best_heads``.
     """
     if not (folder / f"{name}.py").is_file():
         return None
@@ -67,15 +68,15 @@ def import_paper_code(folder: Path, name: str) -> ModuleType | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement, or one check of ours."""
+    """A statement of a paper, or a check of ours."""
 
-    function: Callable[[Any], Iterable[Any]]  # yields checks of an ``ClaimQuery``
-    statement: str  # the paper's words as a quotation, or what it reported; "" where it is ours
-    section: str  # its place in the paper; "" where it is ours
+    function: Callable[[Any], Iterable[Any]]  # yields the checks on a ``ClaimQuery``
+    statement: str  # the paper's words as a quotation, or what it reported; "" if the check is ours
+    section: str  # the statement's place in the paper; "" if the check is ours
 
 
 def read_claims(folder: Path) -> tuple[Claim, ...]:
-    """The claims of a paper's folder; none where it has no ``claims.py``. Raises ValueError: a
+    """Reads the claims of a paper's folder; none if it has no ``claims.py``. Raises UsageError if a
     function's docstring does not say what it checks.
     """
     module = import_paper_code(folder, "claims")
@@ -99,24 +100,26 @@ def read_claims(folder: Path) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper's data."""
+    """A paper's data."""
 
     name: str  # the folder below ``experiments``
     title: str  # short and full name
     arxiv: str
     machine: str  # on which its speeds were measured
-    folder: Path  # of its files
+    folder: Path  # the folder of its files
     tables: tuple[Table, ...] = field(repr=False)  # in the paper's order
     figures: tuple[Figure, ...] = field(repr=False)  # likewise
     protocols: NotesByProtocol = field(default_factory=NotesByProtocol, repr=False)
 
     @functools.cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What it says, and what we check beside it; read when asked for."""
+        """Its claims, and our own checks on its rows; imported on first use."""
         return read_claims(self.folder)
 
     def find_drawing_function(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
-        """The function that draws a figure, ``figure_4`` of ``figures.py``; None without one."""
+        """Returns the function that draws a figure, ``figure_4`` of ``figures.py``; None without
+        one.
+        """
         return getattr(import_paper_code(self.folder, "figures"), f"figure_{figure.number}", None)
 
     @property
@@ -126,7 +129,7 @@ class Paper:
 
     @functools.cached_property
     def numbers(self) -> tuple[Row, ...]:
-        """All printed numbers as text, by column of ``spec_bench.vocabulary.published.COLUMNS``."""
+        """All printed numbers as rows of text, see ``spec_bench.vocabulary.published.COLUMNS``."""
         path = self.folder / FILE
         tables = tuple(str(table.number) for table in self.tables)
         return (
@@ -141,15 +144,16 @@ class Paper:
 
     @property
     def metrics(self) -> dict[str, None]:
-        """The metrics of its tables, each once."""
+        """Names of its tables' metrics, without duplicates."""
         columns = [column for table in self.tables for column in table.columns]
         return dict.fromkeys(name for column in columns for name in column.metrics if name)
 
     @functools.cached_property
     def trees_by_axis(self) -> Axes:
-        """Values of trees along the axes that divide its tables into blocks.
+        """Value of each tree on the axes that divide the paper's tables into blocks.
 
-        They come from the printed numbers and not from the trees: RSD's budgets are nominal.
+        The values come from the printed numbers, not from the trees, because RSD's budgets are
+        nominal.
         """
         axes: dict[str, dict[tuple[str, str], int]] = {}
         for number in self.numbers:
@@ -159,7 +163,7 @@ class Paper:
         return axes
 
     def get_numbers(self, table: int) -> list[Row]:
-        """Returns a table's printed numbers; of one that nobody has printed its places."""
+        """Returns a table's printed numbers; for a table that no paper has printed, its places."""
         for entry in self.tables:
             if entry.number == table and entry.unprinted is not None:
                 return entry.unprinted.list_places(table)
@@ -167,12 +171,12 @@ class Paper:
 
 
 def list_paper_names() -> list[str]:
-    """Returns the papers that have a data file, ours and those of other packages."""
+    """Lists the papers that have a data file, ours and those of other packages."""
     return sorted(find_paper_folders())
 
 
 def load_readable_papers() -> list[Paper]:
-    """Returns all papers that can be read; any other one is a warning in one line."""
+    """Loads all papers that can be read; warns of any other in one line."""
     papers = []
     for name in list_paper_names():
         try:
@@ -185,12 +189,16 @@ def load_readable_papers() -> list[Paper]:
 
 
 def get_table(name: str) -> Table:
-    """A table by its name, such as ``rsd/7``; ValueError, with the choices, for another one."""
+    """Returns a table by its name, such as ``rsd/7``. Raises UsageError, with the choices, for an
+    unknown name.
+    """
     return _get_item(load_paper(name.partition("/")[0]).tables, "table", name)
 
 
 def get_figure(name: str) -> Figure:
-    """A figure by its name, such as ``rsd/4``; ValueError, with the choices, for another one."""
+    """Returns a figure by its name, such as ``rsd/4``. Raises UsageError, with the choices, for an
+    unknown name.
+    """
     return _get_item(load_paper(name.partition("/")[0]).figures, "figure", name)
 
 
@@ -213,15 +221,15 @@ def _get_item(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
 
 
 def find_recipes_by_folder() -> dict[str, str]:
-    """Results folder -> recipe, for every recipe that some item names."""
+    """Maps the results folder of each recipe that a table or figure names to the recipe."""
     items = [item for paper in load_readable_papers() for item in paper.items]
     return {read_recipe_folder(recipe): recipe for item in items for recipe in item.recipes}
 
 
 @functools.cache
 def load_paper(name: str) -> Paper:
-    """Reads a paper's data file. Raises ValueError: no such paper, with the known ones; or an
-    invalid entry of the file, with its path and the key.
+    """Loads a paper's data file. Raises UsageError, with the known papers, if the name is unknown,
+    and with the path and key if an entry of the file is invalid.
     """
     if name not in find_paper_folders():
         raise UsageError(f"unknown paper {name!r}; known: {', '.join(list_paper_names())}")
@@ -257,7 +265,7 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
         if "drawing" in entry:
             problem = "drawings are functions in figures.py beside it now: experiments/README.md"
             raise UsageError(f"figure {number}: {problem}")
-        # One that shows tables' numbers is measured by the tables' recipe.
+        # A figure that shows the numbers of tables is measured by the recipe of the first.
         table_recipes = [recipe_of[table] for table in entry.get("tables", ())[:1]]
         figures.append(
             read_settings(
@@ -279,7 +287,7 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
 
 
 def _pop_entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
-    """Takes a section's entries out; none where the file has no such section."""
+    """Removes a section from the data and returns its entries; [] if there is no such section."""
     entries = data.pop(section, None) or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{section} must be a list of mappings")
@@ -287,7 +295,7 @@ def _pop_entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 
 def _complete_entry(paper: str, entry: Mapping[str, Any], usual_recipe: str = "") -> dict[str, Any]:
-    """Returns an entry with the paper's name and its recipes."""
+    """Returns an entry with the paper's name and its recipes, if it has no recipes of its own."""
     return {
         "paper": paper,
         "recipe": usual_recipe,
@@ -297,7 +305,7 @@ def _complete_entry(paper: str, entry: Mapping[str, Any], usual_recipe: str = ""
 
 
 def _parse_numbers(text: str | Sequence[int]) -> list[int]:
-    """``1-27`` or a list."""
+    """Parses table numbers, a range such as ``1-27`` or a list."""
     if not isinstance(text, str):
         return [int(number) for number in text]
     start, _, end = text.partition("-")
