@@ -228,8 +228,8 @@ def verify_chain_by_blocks(tree: Tree, p: Tensor) -> PathVerdict:
 
 
 def _join_chain_q(tree: Tree) -> Tensor | None:
-    """Joins the distributions from which a chain's tokens were drawn, [R, L,
-    V]; None if one-hot.
+    """Joins the distributions from which a chain's tokens were drawn, [R, L, V]; None if proposals
+    are one-hot.
     """
     log_q, q = ([part for part in level_q if part is not None] for level_q in (tree.log_q, tree.q))
     if log_q:

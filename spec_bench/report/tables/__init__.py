@@ -1,1 +1,1 @@
-"""The papers' tables: printed numbers and measured ones, laid out as the paper has them."""
+"""The papers' tables: printed and measured numbers, laid out as in the paper."""

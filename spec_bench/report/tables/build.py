@@ -1,8 +1,8 @@
-"""A paper's table joined with the measured rows: ours beside the printed numbers, the best marked,
-and notes for readers below: whose numbers, which rows, which marks.
+"""Joins a paper's table with the measured rows: measured numbers next to the printed ones, the best
+marked, and notes below about the sources, rows and marks.
 
-Our best of a block and column stands out only where its 95% interval lies above those of all other
-cells of that block and column; only exact rows ever do.
+The best measured number of a block and column is bold only if its 95% interval lies above those of
+all other cells of the block and column. Only exact rows are ever bold.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,10 +72,11 @@ _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the midd
 def build_tables_by_setting(
     item: Table, cells: MeasuredRows, pair: str | None = None
 ) -> list[TableSheet]:
-    """A table, once for each way in which its cells were run: rows that differ are not mixed.
+    """Builds one table for each way in which its cells were run, so that rows of different settings
+    are not mixed.
 
-    The headings name the differences. Commands for missing cells stand below the first. Raises
-    ValueError: no such pair.
+    The titles name the settings. Only the first table has the commands for missing cells. Raises
+    UsageError if there is no such pair.
     """
     cells = cells.for_experiments_or_all(item.experiments)
     whole_sheet = build_table(item, cells, pair)
@@ -92,7 +93,9 @@ def build_tables_by_setting(
 
 
 def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> TableSheet:
-    """A table with its measured cells, notes and commands, of a pair or of the paper's pairs."""
+    """Builds a table with its measured cells, notes and commands, for one pair or for the paper's
+    pairs. Raises UsageError if there is no such pair.
+    """
     cells = cells.for_experiments_or_all(item.experiments)
     if pair is not None:
         refuse_unknown_pair(item, pair, cells)
@@ -113,7 +116,7 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
 
 
 def refuse_unknown_pair(item: Item, pair: str, cells: MeasuredRows) -> None:
-    """Refuses a pair that neither has a config nor was measured; the message has the choices."""
+    """Raises UsageError, with the choices, if a pair neither has a config nor was measured."""
     measured_pairs = cells.list_pairs()
     if pair not in (*read_pair_configs(), *measured_pairs):
         raise UsageError(
@@ -125,8 +128,8 @@ def refuse_unknown_pair(item: Item, pair: str, cells: MeasuredRows) -> None:
 
 
 def fill_in_measured_values(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
-    """The table with its measured values; a line that the paper has not is left out where it was
-    not measured, or where another line shows its rows.
+    """Fills in the measured values. Drops an extra line, which the paper does not have, if it was
+    not measured or if a line of the paper shows one of its rows.
     """
     heads = {column.name: column for column in sheet.columns}
     places = []
@@ -151,7 +154,9 @@ def fill_in_measured_values(sheet: TableSheet, measured: MeasuredRows) -> TableS
 def _find_value(
     place: Place, column: PaperColumn, rows: Sequence[Row | None], cells: MeasuredRows
 ) -> dict[str, Any]:
-    """Returns a place's measured value, or the reason why it has none; nothing if it asks none."""
+    """Returns the fields of a place's measured value, or the reason why there is none; an empty
+    dict if the place requests no cells.
+    """
     values = []
     for request, row in zip(place["requests"], rows, strict=True):
         if row is None:
@@ -187,7 +192,9 @@ def _compute_ratio_or_difference(
     values: Sequence[Mapping[str, Any]],
     cells: MeasuredRows,
 ) -> dict[str, Any]:
-    """The difference or ratio of two cells, paired by prompt; without records no interval."""
+    """Computes the ratio or difference of two cells and its interval, paired by prompt. Without
+    records the interval is NaN.
+    """
     is_ratio = place["compared"] == "over"
     if is_ratio and rows[0] is rows[1]:
         return dict.fromkeys(_ENDS, 1.0)
@@ -211,7 +218,7 @@ def _explain_absence(request: RequestedCell, cells: MeasuredRows) -> str:
 
 
 def _read_value(row: Row, column: str, scale: float) -> dict[str, Any] | None:
-    """Returns a row's value of a column with its mark; None where it is empty."""
+    """Reads a row's value of a column, with its mark; None if the value is empty."""
     lossless = str(row.get("lossless", "exact"))
     doubt = get_timing_doubt(row, column).partition(":")[0]
     mark = doubt if lossless in ("exact", "nan", "") else lossless
@@ -282,7 +289,9 @@ def _list_measured_notes(
 def _list_unmeasured_notes(
     item: Table, sheet: TableSheet, cells: MeasuredRows, asked_pair: str | None
 ) -> list[str]:
-    """Returns the notes of an unmeasured table, with the pairs that have measured cells."""
+    """Lists the notes of an unmeasured table, including the other pairs that
+    have measured cells.
+    """
     bold = item.unprinted is None and any(column.best for column in sheet.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
     if not item.recipes:
@@ -306,7 +315,7 @@ def _list_unmeasured_notes(
 
 
 def _describe_shown_rows(rows: Sequence[Row]) -> str:
-    """Pairs, prompts and seeds of the rows shown."""
+    """Describes the rows shown: pairs, prompts, machines, settings, seeds and files."""
     pairs = sorted({str(row["pair"]) for row in rows})
     prompts = sorted({int(row["prompts"]) for row in rows if not pd.isna(row.get("prompts"))})
     seeds = sorted({int(s) for row in rows for s in str(row.get(SEEDS, row["seed"])).split(",")})
@@ -320,7 +329,9 @@ def _describe_shown_rows(rows: Sequence[Row]) -> str:
 
 
 def _describe_machines_and_settings(rows: Sequence[Row]) -> str:
-    """Machines, temperatures, batch sizes and lengths of answers of the rows shown."""
+    """Describes the machines, sampling settings, batch sizes and answer limits
+    of the rows shown.
+    """
     told = []
     for name in ("machine", *SAMPLING, "batch_size", "max_new_tokens"):
         values = sorted({row[name] for row in rows if not pd.isna(row.get(name))})
@@ -348,7 +359,9 @@ def _note_stand_in_drafts(sheet: TableSheet) -> list[str]:
 
 
 def _note_stop_rules(rows: Sequence[Row]) -> list[str]:
-    """Stops of answers beside the end of sequence, by task: papers let some of them run on."""
+    """Notes, by task, which stop rules end answers besides the end of sequence; papers let some of
+    these answers run on.
+    """
     task_and_rule = dict.fromkeys((row["task"], row.get("stop_rule")) for row in rows)
     rules = group_by_key((task, rule) for task, rule in task_and_rule if isinstance(rule, str))
     return [
@@ -361,7 +374,9 @@ def _note_stop_rules(rows: Sequence[Row]) -> list[str]:
 
 
 def _note_turn_rules(rows: Sequence[Row]) -> Iterator[str]:
-    """Notes on the rules of conversations: a score by other rules is not the published one."""
+    """Yields notes on answer limits and on what later turns continue; a score under other rules is
+    not comparable with the published one.
+    """
     for row in rows:
         if (turns_kind := row.get("later_turns")) in _CONTINUED:
             limit = get_number(row, "max_new_tokens")
@@ -371,7 +386,7 @@ def _note_turn_rules(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _note_overlong_prompts(rows: Sequence[Row]) -> Iterator[str]:
-    """Prompts that the models had no room for: papers do not report on theirs."""
+    """Yields notes on prompts that were too long for the models; papers do not report theirs."""
     for row in rows:
         for column, action in _NO_ROOM.items():
             if count := get_number(row, column):
@@ -381,7 +396,9 @@ def _note_overlong_prompts(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[str]:
-    """The number of trees that a fastest one was searched among; the tree of an ablation."""
+    """Notes how many trees a fastest tree was selected from, which picked trees are plain chains,
+    and which tree an ablation used.
+    """
     notes = []
     for decoder, note in item.searched.items():
         requests = [e for e in sheet.wanted if e.pick == "fastest" and e.decoder == decoder]
@@ -398,7 +415,7 @@ def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> li
                     "{trees}", f"{fewest}" if fewest == highest else f"{fewest} to {highest}"
                 )
             )
-    # Trees with one node a level that a decoder of trees was picked with.
+    # Picked trees that have one node per level, by title of a decoder other than SD.
     chains: dict[str, dict[str, None]] = {}
     for request in sheet.wanted:
         row = (
@@ -424,9 +441,9 @@ def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> li
 
 
 def _note_compared_values(places: Sequence[Place]) -> list[str]:
-    """Notes on the intervals of values that compare two cells, or on their absence."""
+    """Notes how the intervals of ratios or differences were computed, or why there are none."""
     quantity = "ratio" if any(place["compared"] == "over" for place in places) else "difference"
-    # Both ends of a cell over itself are 1: no estimate.
+    # A cell divided by itself has both ends at 1, which is no estimate.
     compared = [p["low"] for p in places if p["compared"] and p["low"] != p["high"]]
     notes = []
     if not all(map(isnan, compared)):
@@ -444,7 +461,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def _note_lost_printed_numbers(numbers: Iterable[Number]) -> list[str]:
-    """Notes on printed numbers that the copy of a paper has lost, with reasons and candidates."""
+    """Notes which printed numbers could not be read from the copy of a paper, with candidates."""
     twins_by_tree: dict[str, list[str]] = {}
     uncertain: dict[str, list[str]] = {}
     for row in (number for number in numbers if number["reason"]):

@@ -1,8 +1,8 @@
-"""Measured rows, found for what the places of a table ask; what of tables and figures was measured,
-pair by pair, and the commands for the rest.
+"""Finds the measured rows that tables and figures request, counts for each pair how many were
+measured, and builds the commands for the missing ones.
 
-Of several rows that fit, those that a search confirmed are preferred, then the smallest batch and
-the most prompts. Cells that differ in the seed alone are one row.
+If several rows fit, those that a search confirmed are preferred, then the smallest batch and the
+most prompts. Cells that differ only in the seed are pooled to one row.
 """
 
 from __future__ import annotations
@@ -44,27 +44,26 @@ from spec_bench.vocabulary.decoders import get_decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse_tree_spec
 
-RESULTS = Path("results")  # where nothing else is said
+RESULTS = Path("results")  # default
 _CELL = ("task", "decoder", "tree_attention")
-_SHOWN = ("pair", "task", *SAMPLING)  # a table asks for these
+_SHOWN = ("pair", "task", *SAMPLING)  # columns whose values a table's cells name
 
 
 class MeasuredRows:
-    """Rows by what tables ask for."""
+    """Measured rows, indexed by the cells that tables request."""
 
     def __init__(
         self, rows: pd.DataFrame, results: Path = RESULTS, protocol: str | None = None
     ) -> None:
         self.results = results  # the folder that commands for missing cells write to
-        self.protocol = protocol  # that was asked for; None: any
-        # unsplit: see ``split_by_run_settings``
+        self.protocol = protocol  # the requested protocol; None: any
         self.records = RecordReader(Path(files.RESULTS))
-        self.unsplit = self
+        self.unsplit = self  # the rows before ``split_by_run_settings``
         self.rows = pool_seeds(rows, self.records)  # as read, seeds pooled
         self.row_list: list[Row] = to_rows(self.rows)
         self._aliases = _find_pair_aliases(self.rows)
         self._by_experiments: dict[tuple[str, ...], MeasuredRows] = {}
-        # Rows by what tables ask for, the preferred ones first.
+        # Rows by pair, task, decoder and tree attention, the preferred ones first.
         self._cells = group_by_key(
             ((self._aliases.get(row["pair"], row["pair"]), *(row[name] for name in _CELL)), row)
             for row in sorted(self.row_list, key=_make_preferred_first_key)
@@ -78,8 +77,8 @@ class MeasuredRows:
         protocol: str | None = None,
         mixed_models: bool = False,
     ) -> MeasuredRows:
-        """Returns all results files below a results folder, or those of experiments if there; of a
-        protocol, if asked, its rows alone.
+        """Reads all results files below a results folder, or only those of ``experiments`` if there
+        are any. With ``protocol`` only its rows are kept.
         """
         paths = files.list_results_files(folder)
         paths = [path for path in paths if path.parent.name in experiments] or paths
@@ -89,7 +88,7 @@ class MeasuredRows:
         return cls(refuse_or_separate_models(rows) if mixed_models else rows, folder, protocol)
 
     def list_pairs(self, tasks: Collection[str] = ()) -> list[str]:
-        """Names of the pairs that have rows, of these tasks."""
+        """Lists the pairs that have rows, or have rows of ``tasks`` if that is not empty."""
         return sorted({pair for pair, task, *_ in self._cells if not tasks or task in tasks})
 
     def for_experiments_or_all(self, experiments: tuple[str, ...]) -> MeasuredRows:
@@ -107,7 +106,7 @@ class MeasuredRows:
         return self._by_experiments[experiments]
 
     def find_row(self, request: RequestedCell) -> Row | None:
-        """Returns what a place asks for, by its pick; None: it was not run."""
+        """Finds the row of a requested cell according to its ``pick``; None if it was not run."""
         fits = self._find_rows(request)
         spec = request.spec
         if request.pick == "fastest":
@@ -122,7 +121,9 @@ class MeasuredRows:
         return matches[0] if matches else None
 
     def describe_other_sampling(self, requests: Sequence[RequestedCell]) -> list[str]:
-        """Says how many rows fit what is asked for but for their sampling."""
+        """Describes how many rows fit the requests except for their sampling, one line per
+        sampling.
+        """
         asked_values = {name: {getattr(request, name) for request in requests} for name in SAMPLING}
         fits = (row for e in requests for row in self._find_rows(e.any_sampling))
         unlike = Counter(
@@ -133,16 +134,16 @@ class MeasuredRows:
         return [f"Left out: {format_count(n, 'row')} at {text}." for text, n in counts if text]
 
     def list_missing(self, requests: Iterable[RequestedCell]) -> tuple[RequestedCell, ...]:
-        """Returns the asked cells without numbers, failed ones included."""
+        """Lists the requested cells without numbers, including failed ones."""
         rows = ((request, self.find_row(request)) for request in requests)
         return tuple(request for request, row in rows if row is None or row["status"] == "failed")
 
     def split_by_run_settings(
         self, requests: Iterable[RequestedCell]
     ) -> list[tuple[str, MeasuredRows]]:
-        """Parts whose rows agree in the settings of runs, as far as these cells are concerned, each
-        with its distinctive settings, one that a search confirmed first; this alone where nothing
-        differs.
+        """Splits the rows of the requested cells into parts with equal run settings; returns each
+        part with a description of its settings, parts that a search confirmed first. Returns only
+        these rows, with "", if no settings differ.
         """
         fits = {id(row) for request in requests for row in self._find_rows(request)}
         rows = self.rows[[id(row) in fits for row in self.row_list]]
@@ -156,11 +157,13 @@ class MeasuredRows:
         return results
 
     def count_trees(self, request: RequestedCell) -> int:
-        """Returns how many trees of the asked decoder have numbers."""
+        """Counts the trees of the requested decoder that have numbers."""
         return len(_select_row_of_each_tree(self._find_rows(request)))
 
     def find_ablation_spec(self, request: RequestedCell) -> str:
-        """An ablation's tree: the asked one if measured, else most of its decoders', if any."""
+        """Finds an ablation's tree: the requested one if measured, else the one with the most rows
+        of the decoders in ``among``; "" if there are no rows.
+        """
         counts: Counter[str] = Counter()
         for decoder, attention in product(request.among, (True, False)):
             fits = self._find_rows(request._replace(decoder=decoder, tree_attention=attention))
@@ -170,14 +173,16 @@ class MeasuredRows:
         return max(counts, key=lambda spec: (counts[spec], spec), default="")
 
     def _find_rows(self, request: RequestedCell) -> list[Row]:
-        """Returns an asked decoder's rows at the asked sampling, the preferred ones first."""
+        """Finds the requested decoder's rows at the requested sampling, the
+        preferred ones first.
+        """
         rows = self._cells.get((*request[:3], request.tree_attention), [])
         asked = [(name, e) for name in SAMPLING if (e := getattr(request, name)) is not None]
         return [row for row in rows if all(row[name] == e for name, e in asked)]
 
 
 def _select_row_of_each_tree(matching_rows: Iterable[Row]) -> list[Row]:
-    """Returns the first row with numbers of each tree."""
+    """Selects the first row of each tree that did not fail."""
     trees = group_by_key(
         (str(row["spec"]), row) for row in matching_rows if row["status"] != "failed"
     )
@@ -185,8 +190,9 @@ def _select_row_of_each_tree(matching_rows: Iterable[Row]) -> list[Row]:
 
 
 def pick_fastest(rows: Iterable[Row]) -> Row | None:
-    """Picks the row of the tree with the highest speed-up. Where a search was confirmed, of those:
-    its screening only picked whom to confirm.
+    """Picks the row of the tree with the highest speed-up; None if no row has one. Rows that a
+    search confirmed come first, because its screening only selects trees to confirm; then rows
+    without doubtful times.
     """
     return max(
         (row for row in _select_row_of_each_tree(rows) if get_number(row, "speedup") is not None),
@@ -196,7 +202,7 @@ def pick_fastest(rows: Iterable[Row]) -> Row | None:
 
 
 def _make_preferred_first_key(row: Row) -> tuple[float, ...]:
-    """Makes a key that sorts the preferred row first, and unknown numbers last."""
+    """Makes a sort key that puts preferred rows first, and unknown numbers last."""
     sizes = (get_number(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
     return (
         row["status"] == "failed",
@@ -208,7 +214,9 @@ def _make_preferred_first_key(row: Row) -> tuple[float, ...]:
 
 
 def _find_pair_aliases(rows: pd.DataFrame) -> dict[str, str]:
-    """Label in the results -> pair config, for labels made from the models' names."""
+    """Maps labels in the results that were made from the models' names to the configs of these
+    pairs.
+    """
     configs = read_pair_configs()
     by_models = {(each.target, ",".join(each.drafts)): name for name, each in configs.items()}
     labels = rows.reindex(columns=["pair", "target", "draft"]).drop_duplicates()
@@ -219,34 +227,35 @@ def _find_pair_aliases(rows: pd.DataFrame) -> dict[str, str]:
     }
 
 
-# What was measured, and the commands for the rest.
+# Progress of tables and figures, and the commands for missing cells.
 
 
 NO_PAIR = "pair's config names its models under paper (docs/pairs.md)"
 _TEMPERATURE = "generation.temperature"
 _NO_GPU = ("cpu", "server")
-_CAPTURED = "static"  # what ON_GPU compiles
-_ONE_GPU = 48 * 2**30 / 2  # parameters of two bytes on the papers' smaller cards, A6000 and L40
+_CAPTURED = "static"  # ``engine.compile`` of ON_GPU
+# parameters of two bytes that fit into the papers' smaller GPUs, A6000 and L40
+_ONE_GPU = 48 * 2**30 / 2
 _SOURCES = {"embedded": "task.source.kind=embedded", "local": "task.source.path={}"}
 
 
 @dataclass(frozen=True)
 class ItemProgress:
-    """One pair's share of a table or figure."""
+    """Progress of one pair in a table or figure."""
 
     pair: str
-    in_paper: bool  # whether the paper has this pair here
-    wanted: tuple[RequestedCell, ...]  # the cells
+    in_paper: bool  # whether the paper has this pair in the table or figure
+    wanted: tuple[RequestedCell, ...]  # all cells needed
     missing: tuple[RequestedCell, ...]  # those without numbers
 
     @property
     def measured_count(self) -> int:
-        """Cells that have numbers."""
+        """Number of cells that have numbers."""
         return len(self.wanted) - len(self.missing)
 
 
 def list_wanted_cells(paper: Paper, item: Item) -> tuple[RequestedCell, ...]:
-    """Returns the measured cells that a table or figure needs of the paper's pairs."""
+    """Lists the measured cells that a table or figure needs for the paper's pairs."""
     if not isinstance(item, Figure):
         return lay_out_printed_table(item.name, None).wanted
     if item.tables:
@@ -268,7 +277,9 @@ def list_wanted_cells(paper: Paper, item: Item) -> tuple[RequestedCell, ...]:
 def compute_progress_by_pair(
     paper: Paper, item: Item, cells: MeasuredRows, pair: str | None = None
 ) -> list[ItemProgress]:
-    """Each of the paper's pairs, then other measured pairs; or this pair only."""
+    """Computes the progress of each of the paper's pairs, then of other measured pairs; or only of
+    ``pair`` if given.
+    """
     cells = cells.for_experiments_or_all(item.experiments)
     requests = list_wanted_cells(paper, item)
     pairs = list(dict.fromkeys(request.pair for request in requests))
@@ -289,7 +300,9 @@ def compute_progress_by_pair(
 def format_paper_progress(
     paper: Paper, cells_measured: MeasuredRows, pair: str | None = None
 ) -> str:
-    """Returns a paper's items, one line each, then the commands for missing cells."""
+    """Formats the progress of a paper's tables and figures, two lines each, then the commands for
+    missing cells.
+    """
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     by_recipe: dict[str, list[tuple[Item, list[RequestedCell]]]] = {}
     for item in paper.items:
@@ -309,7 +322,7 @@ def format_paper_progress(
         requests = dict.fromkeys(cell for _, missing in items for cell in missing)
         commands += build_training_and_run_commands(recipe, requests, cells_measured, words)
     if commands:
-        distinct_commands = dict.fromkeys(commands)  # several recipes want the same heads
+        distinct_commands = dict.fromkeys(commands)  # several recipes may train the same heads
         lines += [
             "  what is missing is run by:",
             *(f"    {command}" for command in distinct_commands),
@@ -318,7 +331,7 @@ def format_paper_progress(
 
 
 def _format_progress(item: Item, shares: Sequence[ItemProgress]) -> str:
-    """Cells measured of cells needed, pairs with equal counts together."""
+    """Formats the numbers of measured and needed cells, pairs with equal numbers together."""
     if isinstance(item, Figure) and item.command:
         return f"{item.how}: {item.command}"
     counts = group_by_key(
@@ -335,10 +348,10 @@ def _format_progress(item: Item, shares: Sequence[ItemProgress]) -> str:
 def build_training_and_run_commands(
     recipe: str, missing: Iterable[RequestedCell], cells: MeasuredRows, words: Sequence[str] = ()
 ) -> list[str]:
-    """Returns one command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
-    temperatures.
+    """Builds the commands for missing cells: one of the recipe (such as ``rsd=exp1``) for all pairs
+    that miss the same tasks and temperatures.
 
-    Before it those that train the pairs' heads, which nobody published.
+    Commands that train the pairs' unpublished heads come first.
     """
     swept = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
     if cells.protocol not in (None, CLEAN):
@@ -346,7 +359,7 @@ def build_training_and_run_commands(
     warm: dict[tuple[str, str], set[float]] = {}
     for cell in missing:
         temperatures_here = warm.setdefault((cell.pair, cell.task), set())
-        # A recipe that does not sweep over it takes the task's temperature.
+        # A recipe that does not sweep over the temperature takes the task's.
         if _TEMPERATURE in swept and cell.temperature is not None:
             temperatures_here.add(cell.temperature)
     tasks = group_by_key(
@@ -375,7 +388,9 @@ def build_training_and_run_commands(
 def _list_limit_overrides(
     recipe: str, pairs: Collection[str], tasks: Collection[str], cells: MeasuredRows
 ) -> list[str]:
-    """Returns the settings that keep the prompts and limits of the rows beside."""
+    """Lists the overrides that give new rows the number of prompts and the answer limit of the
+    existing rows.
+    """
     recipe_values = read_recipe(recipe)
     rows = cells.for_experiments_or_all((str(recipe_values["name"]),)).rows
     if not {"pair", "task", "prompts", "max_new_tokens"} <= {*rows.columns}:
@@ -394,7 +409,9 @@ def _list_limit_overrides(
 
 
 def _iter_training_commands(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
-    """Yields what trains the heads of a recipe's cells; run twice it ends at once."""
+    """Yields the commands that train the heads of a recipe's cells; repeating such a command does
+    nothing.
+    """
     kinds = {
         get_decoder_parts(cell.partition(":")[0]).drafter for cell in list_recipe_cells(recipe)
     }
@@ -408,7 +425,9 @@ def _iter_training_commands(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
 def _group_pair_overrides_by_engine(
     pairs: Sequence[str], cells: MeasuredRows
 ) -> list[tuple[str, ...]]:
-    """Pairs that have a config and decode in one way at once, any other pair by its models."""
+    """Lists the overrides that select pairs: one entry for all pairs that have a config and the
+    same engine overrides, and one for each pair without a config, which names its models.
+    """
     by_engine = group_by_key(
         (_list_engine_overrides(label, cells), label)
         for label in pairs
@@ -425,12 +444,13 @@ def _group_pair_overrides_by_engine(
 
 
 def _list_engine_overrides(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
-    """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
-    those that take its rows' prompts, and the one that spreads a target over several GPUs.
+    """Lists the overrides for a pair's missing cells: a GPU, with the same ``engine.compile`` as
+    the pair's rows there; the source of the rows' prompts; and a device map that spreads a large
+    target over several GPUs.
 
-    The embedded pairs run on the CPU; a pair that was measured, one without a config and one in a
-    folder where their rows did, or where the engine finds. No table mixes rows whose passes ran in
-    different ways.
+    Embedded pairs run on the CPU. Without rows on a GPU no device is set for a pair that was
+    measured elsewhere, has no config, or has its target in a local folder. No table mixes rows that
+    differ in ``engine.compile``.
     """
     config = read_pair_configs().get(pair)
     if config is not None and is_embedded(config):
@@ -460,7 +480,7 @@ def _format_command(
     temperatures: Sequence[float],
     results: Path,
 ) -> str:
-    """Returns one command, quoted for a shell; several jobs of it need ``-m``."""
+    """Formats one command, quoted for a shell, with ``-m`` if it makes several jobs."""
     swept = [f"task={','.join(tasks)}"] if any(tasks) else []
     if temperatures:
         swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")

@@ -1,12 +1,12 @@
-"""A paper's table laid out: its places as records, with the paper's numbers in them, and the
-measured cells that each place asks for.
+"""Lays out a paper's table: its places as records, with the paper's numbers in them and the
+measured cells that each place requests.
 
 A table is described by data (``papers.items.Table``): lines, values across and columns, which are
-joined with the numbers of ``reference.csv``. A line is known by the columns of the reference that
-its labels come from.
+joined with the numbers of ``reference.csv``. A line is identified by the columns of the reference
+that its labels come from.
 
-Words: **printed** is the paper's number, **ours** the measured one; a **block** is a set of lines
-within which a column has one best value; **lost** is a number that the paper prints and that could
+Words: **printed** is the paper's number, **ours** the measured one; the lines of a **block**
+compete for the best value of each column; **lost** is a number that the paper prints and that could
 not be read.
 """
 
@@ -33,89 +33,91 @@ UNNAMED = "paper's"  # a target that the table does not name
 _OF_PAIR = ("target", "draft", "task")
 _OVER_PLAIN = PaperColumn(metric="speedup", title="speed-up over AR", digits=2)
 Line = Mapping[str, Any]
-"""A line's columns of the reference, its ``entry`` and whether it is ``extra``."""
+"""A line: its columns of the reference, its settings ``entry``, and whether it is ``extra``."""
 Place = dict[str, Any]
-"""A record of a table's places, see ``PLACE``."""
+"""One place of a table, with the fields of ``PLACE``."""
 
 
 class RequestedCell(NamedTuple):
-    """A measured cell that a place of a table, or a figure, asks for."""
+    """A measured cell that a place of a table, or a figure, requests."""
 
     pair: str
     task: str
     decoder: str
     spec: str
-    # of the sampling None takes any, the lowest temperature and the least truncation first
+    # None: any value; rows of the lowest temperature and the least truncation are preferred
     temperature: float | None = None
     top_k: float | None = None
     top_p: float | None = None
     tree_attention: bool = True
-    # ``spec``: that tree; ``preferred``: that one, or where it was not measured the first one that
-    # was; ``fastest``: the tree with the highest speed-up; ``same depth``: a chain as deep as the
-    # fastest tree of the first of ``among``; ``common``: an ablation's tree, which ``among`` share
+    # ``spec``: the tree ``spec``; ``preferred``: that tree or, if it was not measured, the first
+    # measured one; ``fastest``: the tree with the highest speed-up; ``same depth``: a chain as deep
+    # as the fastest tree of ``among[0]``; ``common``: the tree that an ablation's decoders share
     pick: Pick = "spec"
     among: tuple[str, ...] = ()  # decoders
 
     @property
     def any_sampling(self) -> RequestedCell:
-        """The cell with any sampling."""
+        """The same cell with any sampling."""
         return self._replace(temperature=None, top_k=None, top_p=None)
 
 
 PLACE: dict[str, Any] = {
     "line": 0,
-    "labels": (),  # of the line, as many as heads
-    "block": "",  # of the line; "" where it competes with none
-    "extra": False,  # whether the paper has no such line: shown only where it was measured
-    "column": "",  # its name
-    "number": "",  # the column of the results, or what else the column shows
-    "printed": "",  # as the paper prints it
-    "plus_minus": "",  # likewise
+    "labels": (),  # the line's labels, one for each of the table's heads
+    "block": "",  # the line's block; "" if it competes with no other line
+    "extra": False,  # whether the paper has no such line; shown only if it was measured
+    "column": "",  # name of the column
+    "number": "",  # the results' column; or ``setting``, ``tree`` or ``size``
+    "printed": "",  # the number as the paper prints it
+    "plus_minus": "",  # the number after ± as the paper prints it
     "lost": False,
-    "best": False,  # by the paper
-    "underlined": False,  # likewise
+    "best": False,  # whether the printed number is bold
+    "underlined": False,  # whether the printed number is underlined
     "empty": "",  # the text for a measured cell without a number
-    "requests": (),  # cells: ours, then the one that it is compared with
-    "papers": False,  # whether the first of these is of the pair that is printed there
-    "compared": "",  # minus or over
-    # of ours, filled in by ``build``
-    "row": None,  # the measured cell
+    "requests": (),  # measured cells: ours, then the one that it is compared with
+    "papers": False,  # whether the first request is for the pair of the printed number
+    "compared": "",  # ``minus`` or ``over``; "" if nothing is compared
+    # the fields from here on are about the measured value, filled in by ``build``
+    "row": None,  # row of the first requested cell
     "value": nan,
     "low": nan,
     "high": nan,
-    "difference": nan,  # from the printed one, of a paper's pair
-    "text": "",  # a tree or a size
-    "mark": "",  # of a row that is not exact
-    "doubted": False,  # whether ours decides nothing
+    "difference": nan,  # value minus printed number, if both are of the same pair
+    "text": "",  # a tree or a size, shown in place of a value
+    "mark": "",  # mark of a row that is not exact, or has doubtful times
+    "doubted": False,  # whether the row's times are doubtful
     "ours": False,  # whether there is a value or text
     "ours_best": False,
-    "state": "",  # why not, where it asks for a cell
+    "state": "",  # why there is none, if the place requests cells
 }
-"""The fields of a table's places, as they are of an empty one."""
+"""The fields of a place, with the values of an empty one."""
 
 
 @dataclass(frozen=True)
 class TableSheet:
-    """A table: its places, and what stands around them."""
+    """A table: its places, headings, notes and commands."""
 
     name: str  # such as rsd/7
     title: str
-    heads: tuple[str, ...]  # over the labels
+    heads: tuple[str, ...]  # headings over the labels
     columns: tuple[PaperColumn, ...]
     places: Sequence[Place]  # line by line
-    wanted: tuple[RequestedCell, ...] = ()  # of the paper's own lines, each cell once, in order
+    wanted: tuple[RequestedCell, ...] = ()  # cells that the paper's own lines request, each once
     notes: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()  # that would measure the missing cells
-    setting: str = ""  # of its measured cells, where other parts of the table lack it
-    other_pair: str = ""  # of its measured cells, where it is not the paper's
+    commands: tuple[str, ...] = ()  # commands that measure the missing cells
+    setting: str = ""  # settings of its measured cells that other parts of the table do not have
+    other_pair: str = ""  # pair of its measured cells, if that is not the paper's
 
     @property
     def metrics(self) -> list[str]:
-        """What its columns show, each once."""
+        """The metrics that its columns show, each once."""
         return list(dict.fromkeys(column.metrics[0] for column in self.columns))
 
     def select_metrics(self, metrics: Sequence[str]) -> TableSheet:
-        """Returns it with the columns of some metrics. Raises ValueError: it has none of one."""
+        """Returns the table with only the columns of these metrics. Raises UsageError if it does
+        not have one of them.
+        """
         if unknown := [name for name in metrics if name not in self.metrics]:
             has = f"{self.name} has {', '.join(self.metrics)}"
             raise UsageError(f"--columns {unknown[0]}: {has}")
@@ -126,30 +128,32 @@ class TableSheet:
 
     @property
     def is_measured(self) -> bool:
-        """Whether some place has a measured number."""
+        """Whether at least one place has a measured value."""
         return any(place["ours"] for place in self.places)
 
 
 def format_tree_widths(decoder: str, spec: str) -> str:
-    """Returns a tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
+    """Formats a tree as MCSD writes it: widths joined by an x; a chain of three is 1x1x1."""
     numbers = parse_tree_spec(spec).numbers if spec else ()
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
 def list_requested_cells(places: Iterable[Place]) -> tuple[RequestedCell, ...]:
-    """Lists the cells that places ask for, each once."""
+    """Lists the cells that places request, each once."""
     return tuple(dict.fromkeys(request for place in places for request in place["requests"]))
 
 
 @functools.cache
 def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
-    """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's."""
+    """Lays out a table of printed numbers such as ``rsd/7``. Its places request cells of ``pair``,
+    or of the paper's pairs if that is None.
+    """
     table = get_table(name)
     paper = load_paper(table.paper)
     numbers = paper.get_numbers(table.number)
     drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
     find_printed = functools.partial(_find_printed_pair, table, drafts)
-    # Another pair stands beside the paper's numbers, in lines of its own, or in columns.
+    # Another pair's cells are next to the paper's numbers, in lines of their own, or in columns.
     other = pair if pair not in map(find_printed, numbers) else None
     shown = table.columns
     shows_speedups = any("speedup" in (*each.metrics, each.measured) for each in shown)
@@ -188,19 +192,23 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
 
 
 def _find_printed_pair(table: Table, drafts: Mapping[str, str], row: Line) -> str | None:
-    """Returns the paper's pair of a place; None where no config is that pair."""
+    """Returns the name of the config for the model pair that the paper's number at a place belongs
+    to; None if there is no such config.
+    """
     draft = row["draft"] or drafts.get(row["target"], "")
     return find_pair_config(row["target"] or table.target, draft)
 
 
 def _list_line_keys(table: Table) -> list[str]:
-    """Lists the columns of the reference that a line is known by."""
+    """Lists the columns of the reference that identify a line."""
     sources = {*table.heads.values(), *table.block, "decoder", "method"}
     return [key for key in KEYS if key in sources and key != table.across]
 
 
 def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) -> list[Line]:
-    """What each line is known by: the printed ones, another pair's and ours, in their order."""
+    """Lists the lines in order: the printed ones, another pair's, and those that the paper does not
+    have.
+    """
     others = [{**row, "target": other_pair, "draft": ""} for row in numbers] if other_pair else []
     keys = _list_line_keys(table)
     groups: dict[tuple[str, ...], list[Line]] = {}
@@ -217,14 +225,14 @@ def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) ->
             index = places[-1] + 1 if places else len(lines)
             lines.insert(index, _make_line_beyond_paper(table, lines[0], entry))
     all_lines = [line for lines in groups.values() for line in lines]
-    if "axis_value" not in table.block:  # lines compete as they stand
+    if "axis_value" not in table.block:  # no sorting by block is needed
         return all_lines
     blocks = group_by_key((tuple(line.get(key) for key in table.block), line) for line in all_lines)
     return [line for lines in blocks.values() for line in lines]
 
 
 def _make_line_beyond_paper(table: Table, first_line: Line, entry: TableLines) -> Line:
-    """Returns a line that the paper has not, of the pair and task of another."""
+    """Makes a line that the paper does not have, of the pair and task of ``first_line``."""
     own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
     usual = _find_line_settings(table, own)
     warm = usual.temperature if entry.temperature is None else entry.temperature
@@ -237,11 +245,13 @@ def _make_line_beyond_paper(table: Table, first_line: Line, entry: TableLines) -
 
 
 def _find_line_settings(table: Table, row: Line) -> TableLines:
-    """Returns the settings of a decoder's line, with its tree in the recipe if they have none."""
+    """Returns the settings of a decoder's line; if they have no tree, the recipe's tree is filled
+    in.
+    """
     entries = (e for e in table.lines if e.decoder in ("", row["decoder"]))
     entry = next((e for e in entries if e.method == row["method"]), TableLines())
     cells = [cell.partition(":") for r in table.recipes[:1] for cell in list_recipe_cells(r)]
-    # The baseline is no cell of a recipe.
+    # Recipes do not list the baseline.
     usual = {name: tree for name, _, tree in cells if tree} | {"ar": "-"}
     return replace(entry, spec=entry.spec or usual.get(row["decoder"], ""))
 
@@ -252,15 +262,17 @@ def _iter_places(
     lines: Sequence[Line],
     spread: Sequence[tuple[str, PaperColumn]],
 ) -> Iterator[tuple[Line, Line, PaperColumn, dict[str, Any]]]:
-    """Yields each place's columns of the reference, its line and column, and what is printed."""
+    """Yields, for each place of the table, its reference row, its line, its column, and its fields
+    such as the printed number.
+    """
     key_names = [*_list_line_keys(table), *filter(None, [table.across])]
     metrics = {(row["task"], row["metric"]) for row in numbers}
-    # A number has its tree's place, and the first of a line the one of any tree.
+    # A number is found by its tree, and the first number of a line without a tree, too.
     index: dict[tuple[str, ...], Row] = {}
     for number, spec in ((row, spec) for row in numbers for spec in (row["spec"], "")):
         key = tuple(number[name] for name in key_names)
         index.setdefault((*key, number["metric"], spec), number)
-        index.setdefault(key, number)  # any of the place
+        index.setdefault(key, number)  # the first of any metric
     for line_number, line in enumerate(lines):
         for value, column in spread:
             row = {**line, table.across: value}
@@ -297,7 +309,9 @@ def _request_cells(
     pair: str | None,
     column: PaperColumn,
 ) -> tuple[RequestedCell, ...]:
-    """Returns the measured cells that a place asks for; none where no pair is wanted there."""
+    """Returns the measured cells that a place requests: ours, then the one that it is compared
+    with. No cells if the place has no pair, or not the pair that was asked for.
+    """
     if pair is None or asked_pair not in (None, pair):
         return ()
     entry = row["entry"]
@@ -335,7 +349,9 @@ def _request_cells(
 
 
 def _make_column_across(across: str, value: str, column: PaperColumn) -> PaperColumn:
-    """Returns a column under one value across."""
+    """Returns a copy of the column for one value of ``across``, with that value in its name and
+    group.
+    """
     if not across:
         return column
     group = names.get_task_title(value) if across == "task" else value
@@ -346,8 +362,8 @@ def _make_column_across(across: str, value: str, column: PaperColumn) -> PaperCo
 def _resolve_column(
     column: PaperColumn, numbers: Sequence[Row], other_numbers: Sequence[Row]
 ) -> PaperColumn | None:
-    """Returns a column with its names filled in; None where another table prints its metric.
-    Of a metric that the paper does not print the measured numbers are shown alone.
+    """Fills in a column's name and title; None if another table prints its metric. If the paper
+    prints the metric nowhere, the column shows only measured numbers.
     """
     present = [name for name in column.metrics if any(row["metric"] == name for row in numbers)]
     if column.metric and not present:
@@ -378,7 +394,7 @@ def _format_line_label(line: Line, source: str, other_pair: str | None) -> str:
 
 
 def _fill_title(table: Table, numbers: Sequence[Row], drafts: Mapping[str, str]) -> str:
-    """Returns the caption with the names that it leaves open."""
+    """Fills in the names in a table's caption."""
     first_number = numbers[0]
     return table.title.format(
         target=first_number["target"],
@@ -390,7 +406,7 @@ def _fill_title(table: Table, numbers: Sequence[Row], drafts: Mapping[str, str])
 
 
 def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
-    """Yields printed token rates over plain decoding's."""
+    """Yields printed speed-ups: token rates divided by plain decoding's."""
     rates = [row for row in numbers if row["metric"] == "token_rate"]
     plain = {(row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"}
     for row in rates:
@@ -402,7 +418,9 @@ def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
 def iter_signs_and_rival_places(
     places: Iterable[Place], heads: Sequence[PaperColumn]
 ) -> Iterator[tuple[int, list[Place]]]:
-    """Yields -1 where less is better, else 1, and the places that compete in it."""
+    """Yields the competing places of each block and column, after 1 if larger
+    is better, else -1.
+    """
     columns = {head.name: head for head in heads if head.best}
     competing = (place for place in places if place["block"] and place["column"] in columns)
     blocks = group_by_key(((place["block"], place["column"]), place) for place in competing)
@@ -413,7 +431,7 @@ def iter_signs_and_rival_places(
 
 
 def get_printed_number(place: Place) -> float:
-    """Returns a place's printed number; NaN where the paper prints none."""
+    """Returns a place's printed number; NaN if the paper prints none."""
     try:
         return float(place["printed"])
     except ValueError:
@@ -421,8 +439,8 @@ def get_printed_number(place: Place) -> float:
 
 
 def _mark_best_printed(places: Sequence[Place], heads: Sequence[PaperColumn]) -> None:
-    """Marks the best printed values of every column and block, equal ones, too; none where one of
-    them is lost, which may be the best.
+    """Marks the best printed values of every column and block, all of them if several are equal;
+    none if a value is lost, because that may be the best.
     """
     for sign, rivals in iter_signs_and_rival_places(places, heads):
         numbers = [sign * get_printed_number(place) for place in rivals]
@@ -434,7 +452,7 @@ def _mark_best_printed(places: Sequence[Place], heads: Sequence[PaperColumn]) ->
 def _mark_gains_of_tuned_drafts(
     places: Sequence[Place], heads: Sequence[PaperColumn], tuned_from: Mapping[str, str]
 ) -> None:
-    """Marks numbers that are larger than those of the draft before fine-tuning."""
+    """Marks printed numbers that are larger than the same draft's before fine-tuning."""
     how = {head.name: head.tuned for head in heads}
     printed = {(p["labels"], p["column"]): get_printed_number(p) for p in places}
     for place in places:

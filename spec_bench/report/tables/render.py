@@ -1,7 +1,7 @@
-"""A table as Markdown, HTML or LaTeX for people, and as CSV: its places as texts, line by line.
+"""Formats a table as Markdown, HTML or LaTeX for people, and as CSV, line by line.
 
-A label may come from anywhere: a pair's name, a reason in a results file. So whatever reaches a
-format is escaped for it.
+A label may be any text, such as a pair's name or a reason in a results file, so every text is
+escaped for its format.
 """
 
 import functools
@@ -42,20 +42,21 @@ _LATEX = str.maketrans(
         "\n": " ",
     }
 )
-_LINES = 36  # more than these are higher than a page, notes included, in the text's own size
+# most lines that fit on a page, with notes, in the text's own size
+_LINES = 36
 
 
 def escape_markdown(text: str) -> str:
-    """Text that neither ends a cell nor opens an HTML tag, nor is a link."""
+    """Escapes a text so that it neither ends a cell nor opens an HTML tag or a link."""
     return to_one_line(text).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def escape_latex(text: str) -> str:
-    """Text with LaTeX's special characters written out."""
+    """Escapes LaTeX's special characters in a text."""
     return text.translate(_LATEX)
 
 
-# How a text is escaped; what is bold, underlined, and the interval behind it.
+# By format: how to escape a text, then templates for bold, for underlined, and for the interval.
 _FORMATS = {
     "markdown": (escape_markdown, "**{}**", "<u>{}</u>", " {}"),
     "latex": (escape_latex, r"\textbf{{{}}}", r"\underline{{{}}}", " {}"),
@@ -64,8 +65,8 @@ _FORMATS = {
 
 
 def list_shown_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
-    """Lists the columns that are written, each with the part that it shows, ``paper``, ``ours`` or
-    ``difference``: not those that nobody printed or measured.
+    """Lists the columns that are written, each with the part that it shows (``paper``, ``ours`` or
+    ``difference``), without those that have no printed or measured numbers.
     """
     by_column = group_by_key((place["column"], place) for place in sheet.places)
     result = []
@@ -73,7 +74,7 @@ def list_shown_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
         places = by_column.get(column.name, [])
         has_printed = any(place["printed"] or place["lost"] for place in places)
         ours = sheet.is_measured and any(place["requests"] for place in places)
-        # Another pair's number differs for more than one reason.
+        # Another pair's number differs for several reasons, so no difference is shown.
         is_paper_pair = any(place["printed"] and place["papers"] for place in places)
         has_difference = ours and is_paper_pair and column.shows == "number"
         parts = {"paper": has_printed, "ours": ours, "difference": has_difference}
@@ -82,20 +83,22 @@ def list_shown_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
 
 
 def format_grouped_title(column: PaperColumn) -> str:
-    """Returns a column's title in one heading: Markdown has none over several columns."""
+    """Joins a column's group and title to one heading, because Markdown has none over several
+    columns.
+    """
     return f"{column.group}: {column.title}" if column.group else column.title
 
 
 def _group_lines(sheet: TableSheet) -> list[list[Place]]:
-    """Returns the places of each line."""
+    """Groups the places by line."""
     return [[*line] for _, line in groupby(sheet.places, itemgetter("line"))]
 
 
 def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
-    """Returns the lines of a table, escaped for a format: the ``first`` label, "" where the line
-    above has the same, ``more`` labels, and of each written column its text and whether that is a
-    ``number`` or a ``word``; also the first ``label`` in any case, and the ``block``, of a line
-    that competes with none its label.
+    """Formats the lines of a table, with texts escaped for ``form``. ``label`` is the line's first
+    label, ``first`` the same label or "" if it repeats that of the line above, ``more`` the other
+    labels. ``texts`` has each shown column's text and its kind, ``number`` or ``word``. ``block``
+    is the line's block, or its label if it competes with no other line.
     """
     escape_text = _FORMATS[form][0]
     shown = list_shown_columns(sheet)
@@ -125,7 +128,9 @@ def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
 def _format_place_and_kind(
     place: Place, column: PaperColumn, part: str, line_mark: str, form: str
 ) -> tuple[str, str]:
-    """Returns a place's text, and what it is; ``line_mark`` is the mark at the line's label."""
+    """Formats one part of a place; returns the text and its kind, ``number`` or ``word``.
+    ``line_mark`` is the mark that the line's label shows already.
+    """
     escape_text, bold, underlined, behind = _FORMATS[form]
     is_bold = is_underlined = False
     interval = ""
@@ -156,7 +161,9 @@ def _format_place_and_kind(
 
 
 def list_header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
-    """One to three lines of headings as (text, columns wide): groups, titles, whose number."""
+    """Lists one to three lines of headings as (text, width in columns): groups, titles, and parts
+    (``paper``, ``ours`` or ``difference``).
+    """
     shown = list_shown_columns(sheet)
     keys = [[column.group for column, _ in shown]] if any(c.group for c, _ in shown) else []
     keys.append([f"{column.group}\0{column.title}" for column, _ in shown])
@@ -168,7 +175,7 @@ def list_header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
 
 
 def format_table_markdown(sheet: TableSheet) -> str:
-    """Title, table, notes, commands."""
+    """Formats a table as Markdown: title, table, notes, commands."""
     shown = list_shown_columns(sheet)
     heads = [
         format_grouped_title(column) + f", {part}" * sheet.is_measured for column, part in shown
@@ -192,7 +199,7 @@ def format_table_markdown(sheet: TableSheet) -> str:
 
 
 def format_tables_html_page(*sheets: TableSheet) -> str:
-    """Returns a whole page with a table, or with the parts of one, in the style of all pages."""
+    """Formats a table, or the parts of one, as a whole HTML page in the report's style."""
     page = make_template_environment("spec_bench.report.tables").get_template("page.html.jinja")
     style = (
         make_template_environment("spec_bench.report.page")
@@ -204,7 +211,7 @@ def format_tables_html_page(*sheets: TableSheet) -> str:
 
 
 def format_table_html(sheet: TableSheet) -> str:
-    """Returns a table for a page: title, table, notes and commands."""
+    """Formats a table as a fragment of an HTML page: title, table, notes and commands."""
     lines = format_lines(sheet, "html")
     blocks = [[*part] for _, part in groupby(lines, lambda line: line["block"])]
     parts = [part * sheet.is_measured for _, part in list_shown_columns(sheet)]
@@ -219,7 +226,7 @@ def format_table_html(sheet: TableSheet) -> str:
 
 @functools.cache
 def make_template_environment(package: str) -> jinja2.Environment:
-    """Returns what fills the templates of a package."""
+    """Returns the jinja2 environment of a package's templates."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
@@ -230,7 +237,9 @@ def make_template_environment(package: str) -> jinja2.Environment:
 
 
 def format_table_latex(sheet: TableSheet) -> str:
-    """A table environment with booktabs; missing cells' commands stand in comments below it."""
+    """Formats a table as a LaTeX table environment with booktabs; commands for missing cells follow
+    it as comments.
+    """
     lines = format_lines(sheet, "latex")
     long = len(lines) > _LINES
     has_rules = any(before["block"] == after["block"] for before, after in pairwise(lines))
@@ -269,7 +278,9 @@ def format_table_latex(sheet: TableSheet) -> str:
 
 
 def _iter_latex_heads(sheet: TableSheet) -> Iterator[str]:
-    """The headings, the labels' in the last line, and rules below those of several columns."""
+    """Yields the lines of headings, and rules below headings that span several columns. The last
+    line has the labels' headings.
+    """
     levels = list_header_levels(sheet)
     for level in levels:
         is_last = level is levels[-1]
@@ -288,11 +299,11 @@ def _iter_latex_heads(sheet: TableSheet) -> Iterator[str]:
 
 
 def format_tables_csv(*sheets: TableSheet) -> str:
-    """The table alone, or its parts, as CSV: notes are no rows. Of several parts, a first column
-    has each one's setting.
+    """Formats a table, or the parts of one, as CSV without notes. If there are several parts, the
+    first column has each part's setting.
 
-    Every label stands in every line, numbers and interval ends in columns of their own. Measured
-    values keep all their digits.
+    Every line has all labels. Numbers and interval ends have columns of their own; measured ones
+    have six significant digits.
     """
     texts: list[str] = []
     for sheet in sheets:
@@ -315,9 +326,7 @@ def format_tables_csv(*sheets: TableSheet) -> str:
 
 
 def _format_csv_values(place: Place, is_measured: bool) -> dict[str, str]:
-    """Returns a place's texts by the ends of their columns' names, in a table that is measured or
-    not.
-    """
+    """Returns a place's texts by column suffix, only the paper's if the table is not measured."""
     spread = f"±{place['plus_minus']}" if place["plus_minus"] else ""
     texts = {"paper": f"{place['printed']}{spread}", "paper_state": LOST * place["lost"]}
     numbers = ("value", "low", "high", "difference")
@@ -330,14 +339,16 @@ def _format_csv_values(place: Place, is_measured: bool) -> dict[str, str]:
 
 
 def format_markdown_row(texts: Iterable[str]) -> str:
-    """Returns a line of a Markdown table of texts that are escaped already."""
+    """Formats a row of a Markdown table from texts that are escaped already."""
     return "| " + " | ".join(texts) + " |"
 
 
 def format_markdown_table(
     heads: Sequence[str], lines: Iterable[Sequence[str]], label_count: int
 ) -> str:
-    """A Markdown table, escaped; columns behind ``label_count`` are numbers, to the right."""
+    """Formats a Markdown table of texts, which it escapes. Columns after the first ``label_count``
+    are numbers, aligned to the right.
+    """
     rules = ["---"] * label_count + ["---:"] * (len(heads) - label_count)
     escaped = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
     return "\n".join(map(format_markdown_row, [escaped[0], rules, *escaped[1:]]))
