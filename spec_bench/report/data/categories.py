@@ -1,9 +1,9 @@
-"""A group's numbers by category of prompt: speed-up and tokens per target call.
+"""A group's speed-ups and tokens per target call by category of prompts.
 
-Made of the records by prompt. A category's speed-up is a ratio of sums like that of the whole task,
-over its own prompts, with the interval of those. Its tokens per target call are the block
-efficiency, which Spec-Bench (Xia et al., arXiv:2401.07851) calls mean accepted tokens: the accepted
-ones and the one that every call adds.
+They are computed from the records by prompt. A category's speed-up is a ratio of sums over its
+prompts, as that of the task is over all prompts, and has an interval over these prompts. The tokens
+per target call are the block efficiency, which Spec-Bench (Xia et al., arXiv:2401.07851) calls mean
+accepted tokens: the accepted tokens and one token that every call adds.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ OTHERS = "others"
 UNKNOWN = "no category"
 _MAX_COLUMNS = 24  # columns that a table has room for
 SPEC_BENCH = "spec_bench"
-"""The task whose categories are shown as Spec-Bench shows them: MT-bench's eight as one."""
+"""The task with categories as in Spec-Bench's table, where MT-bench's eight are one."""
 MT_BENCH = "multi-turn conversation"
 _OF_MT_BENCH = frozenset(
     ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
@@ -35,13 +35,13 @@ SUBTASKS = (MT_BENCH, "translation", "summarization", "qa", "math_reasoning", "r
 
 
 ByCategory = Mapping[str, Mapping[str, Interval]]
-"""One of ``TABLES`` -> category -> a cell's number, as far as there are records or timings."""
+"""Key of ``TABLES`` -> category -> a cell's number; a category without records is left out."""
 
 
 def group_prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[str]]:
-    """The ids of a group's prompts by category in the task's order; {} where no prompt has one.
+    """Groups the ids of a group's prompts by category, in the task's order; {} without categories.
 
-    Of more than ``_MAX_COLUMNS`` the largest, and the others as one.
+    If there are more than ``_MAX_COLUMNS`` categories, the smaller ones are merged into ``OTHERS``.
     """
     categories: Mapping[str, str] = {}
     for row in to_rows(group.rows):  # the prompts of all cells are the same
@@ -68,12 +68,12 @@ def group_prompts_by_category(group: Group, records: RecordReader) -> dict[str, 
 
 
 def get_subtask(category: str) -> str:
-    """Returns the column of Spec-Bench's table that a category of its questions belongs to."""
+    """Returns the column of Spec-Bench's table to which a category of its questions belongs."""
     return MT_BENCH if category in _OF_MT_BENCH else category
 
 
 def describe_shared_clocks(group: Group) -> str:
-    """Says what batches leave of a category's speed-up; "" where each prompt has a clock."""
+    """Notes how batches mix the speed-ups of categories; "" if each prompt has its own clock."""
     prompt_count = max(map(count_prompts_per_clock, to_rows(group.rows)))
     if prompt_count < 2:
         return ""
@@ -88,7 +88,7 @@ def compute_numbers_by_category(
     prompts_by_category: Mapping[str, Sequence[str]],
     records: RecordReader,
 ) -> Sequence[tuple[Row, ByCategory]]:
-    """Returns the numbers of all cells that have any, the baseline first."""
+    """Computes the numbers of each cell that did not fail, the baseline first."""
     rows = [row for row in to_rows(group.rows) if row["status"] != "failed"]
     baselines = [row for row in rows if row["decoder"] == "ar"]
     cells = []
@@ -124,7 +124,9 @@ def _compute_speedup(
     prompts: Sequence[str],
     records: RecordReader,
 ) -> Interval | None:
-    """Over the first baseline that was timed in turn with some of the prompts."""
+    """Computes a row's speed-up over the first baseline that was timed in turn with it on some of
+    the prompts; None if there is no such baseline.
+    """
     if row["decoder"] == "ar":
         return None
     for base in baselines:

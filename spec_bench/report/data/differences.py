@@ -1,7 +1,7 @@
-"""Remarks for readers of measured rows: where they differ from the papers' measurements.
+"""Remarks on how measured rows differ from the papers' measurements.
 
-Each remark follows from the rows, the configs of their pairs and tasks, and the trainings of
-their heads. Knows no table and no page.
+Each remark follows from the rows, the configs of their pairs and tasks, and the trainings of their
+heads. Independent of tables and pages.
 """
 
 import functools
@@ -36,7 +36,7 @@ _HEADS = (
 def describe_differences_from_papers(
     rows: Sequence[Row], names_shown: Collection[str]
 ) -> list[str]:
-    """Returns a sentence or two for each that applies."""
+    """Lists the remarks that apply to rows in a table with the columns ``names_shown``."""
     notes = [
         *([_PREFILL] if {*_OF_DECODING} & {*names_shown} else []),
         *(_note_stand_in_mbsu(rows) if "mbsu" in names_shown else []),
@@ -56,8 +56,8 @@ def describe_differences_from_papers(
 
 
 def describe_speed_caveats(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
-    """Yields what a reader of speeds must know: by how much rows of one configuration differ, and
-    where transformers' own plain decoding is faster than ours.
+    """Yields caveats on speeds: chance differences of rows of one configuration, and tasks where
+    transformers' own plain decoding is faster than ours.
     """
     yield from _note_chance_differences(rows, names_shown)
     if "speedup" in names_shown:
@@ -65,8 +65,8 @@ def describe_speed_caveats(rows: Sequence[Row], names_shown: Collection[str]) ->
 
 
 def find_generate_speedup_over_ours(rows: Iterable[Row]) -> float:
-    """Returns how many times as fast as our plain decoding transformers' own ``generate`` is, where
-    it is surely faster in some of the rows; else 0.
+    """Returns the speed-up of transformers' own ``generate`` over our plain decoding, the largest
+    of the rows where it is surely above 1; 0 if there is no such row.
     """
     faster = [
         get_number(row, "speedup") or 0.0
@@ -88,14 +88,14 @@ def _note_slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def find_chance_difference(rows: Sequence[Row], metric: str) -> float:
-    """Returns the largest relative difference in a column between rows of one configuration that
-    has two names, 0.05 where they differ by 5%: what chance alone does here. 0 without such rows.
+    """Returns the largest relative difference in a column between two rows of one configuration
+    under two names, such as 0.05 for 5%; it is due to chance alone. 0 if there are no such rows.
     """
     return max((gap for _, _, gap in _iter_twins(rows, metric)), default=0.0)
 
 
 def _iter_twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, float]]:
-    """Yields two rows of one configuration under two names, and how far a column differs."""
+    """Yields every two rows of one configuration under two names, and their relative difference."""
     keyed_rows = (
         ((find_canonical_name(row["decoder"]), *map(row.get, _EQUAL_COLUMNS)), row) for row in rows
     )
@@ -108,7 +108,7 @@ def _iter_twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, fl
 
 
 def _note_chance_differences(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
-    """Rows of one configuration, whose speeds differ by chance alone."""
+    """Yields a note on every two rows of one configuration: their speeds differ by chance alone."""
     for metric in _OF_DECODING:
         for row, twin, gap in _iter_twins(rows, metric) if metric in names_shown else ():
             title = f"{format_decoder(row)} and {format_decoder(twin)}"
@@ -120,7 +120,7 @@ def _note_chance_differences(rows: Sequence[Row], names_shown: Collection[str]) 
 
 
 def _note_stand_in_mbsu(rows: Sequence[Row]) -> list[str]:
-    """Returns the effect of a draft of another size on MBSU."""
+    """Notes how the size of a stand-in for the paper's draft changes MBSU."""
     deepest: dict[str, float] = {}
     for row in rows:
         calls = row.get("draft_calls")
@@ -142,7 +142,7 @@ def _note_stand_in_mbsu(rows: Sequence[Row]) -> list[str]:
 
 
 def _note_replaced_prompts(rows: Sequence[Row]) -> Iterator[str]:
-    """Prompts that are not those of their task's dataset."""
+    """Yields a note on each row with prompts that are not of its task's dataset."""
     for row in rows:
         config = read_pair_configs().get(row["pair"])
         source = {
@@ -155,7 +155,7 @@ def _note_replaced_prompts(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
-    """Limits on answers that are not those of their tasks."""
+    """Yields a note on each row with a limit on answers that is not its task's."""
     for row in rows:
         limit = row.get("max_new_tokens")
         usual = read_task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
@@ -165,7 +165,7 @@ def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _note_unused_chat_templates(rows: Sequence[Row]) -> list[str]:
-    """Targets tuned on conversations that are asked to complete a text."""
+    """Notes targets that were tuned on conversations but complete texts without a chat template."""
     places = [
         (names.get_task_title(row["task"]), row["pair"])
         for row in rows
@@ -197,13 +197,13 @@ def _note_prompts_in_training(rows: Sequence[Row]) -> Iterator[str]:
 
 @functools.cache
 def read_task_config(task: str) -> dict[str, Any]:
-    """Returns a task's config; {} where it has none."""
+    """Reads a task's config; {} if it has none."""
     path = find_configs("task").get(task)
     return read_yaml(path) if path else {}
 
 
 def _is_trained_on_target_answers(heads: str) -> bool:
-    """Returns whether a training here made them, on answers of the target."""
+    """Returns whether the heads were trained here, on the target's own answers."""
     if not (training := read_head_training(heads)):
         return False
     data = training["settings"]["data"]

@@ -1,6 +1,7 @@
-"""A paper's printed numbers as measured rows, of which its claims are asked first.
+"""Converts a paper's printed numbers to rows, on which its claims are checked first.
 
-What does not hold there is no claim of the paper's, or an erratum (``experiments/errata.md``).
+A claim that does not hold on them is not the paper's claim, or it is an erratum
+(``experiments/errata.md``).
 """
 
 import ast
@@ -16,14 +17,15 @@ from spec_bench.vocabulary.decoders import get_decoder_parts
 from spec_bench.vocabulary.published import FILE, pivot_numbers
 
 UNPRINTED = "not printed"
-"""The tree of a cell whose tree the paper does not print."""
+"""The tree of a cell for which the paper prints none."""
 
 
 def read_printed_rows(paper: Paper) -> pd.DataFrame:
-    """A paper's printed cells as measured rows: of the pairs and the results folder that a run of
-    its recipes has, each table a harness of its own, since numbers of two tables are of two runs.
+    """Converts a paper's printed numbers to rows like measured rows, with the pairs and the results
+    folders of its recipes. Each table counts as a harness of its own, because the numbers of two
+    tables come from different runs.
 
-    A speed-up stands for the rate where that is not printed. Raises ValueError: no number is.
+    A speed-up replaces a token rate that is not printed. Raises UsageError if there are no numbers.
     """
     if not paper.numbers:
         raise UsageError(f"{paper.name} has no printed numbers: {paper.folder} has no {FILE}")
@@ -35,7 +37,7 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
     for name in rows.columns.intersection(["temperature", "top_k", "top_p", *scales]):
         rows[name] = pd.to_numeric(rows[name], errors="coerce") / scales.get(name, 1.0)
     rows["target"] = rows.target.fillna(rows.table.map(lambda number: tables[number].target))
-    # Plain decoding, which has no draft, stands beside its table's.
+    # Plain decoding has no draft; it gets the first draft of its table and target.
     table_drafts = rows.groupby(["table", "target"]).draft.transform("first")
     rows = rows.assign(draft=rows.draft.fillna(table_drafts)).fillna(
         {"draft": "", "spec": UNPRINTED}
@@ -58,7 +60,7 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
 
 
 def _find_lossless_mark(decoder: str) -> str:
-    """Returns how a decoder's distribution relates to the target's, by its rule."""
+    """Returns the mark of a decoder's rule: how its distribution relates to the target's."""
     mark = (
         scan_registrations("spec_bench.verify", "rule")
         .get(get_decoder_parts(decoder).rule, {})

@@ -1,8 +1,8 @@
-"""Measured rows: one row per cell, typed, in groups of comparable cells; ``splits`` splits them by
-the settings of their runs.
+"""Reads measured rows, one per cell with typed columns, and groups comparable cells; ``splits``
+splits rows by the settings of their runs.
 
-Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``, of rows that an
-earlier engine timed the part that holds; ``report.data.counts`` reads the records behind a row.
+Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``, without times
+and energy of earlier engines. ``report.data.counts`` reads the records behind a row.
 """
 
 import functools
@@ -46,24 +46,25 @@ from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse_tree_spec
 
 Row = Mapping[str, Any]
-"""A results file's row by column; reading one is about 100 times faster than reading a Series."""
+"""Column -> value of a results file's row; about 100 times faster to read than a Series."""
 
-MIXED = "mixed_models"  # a column: whether models under one name are told apart, or refused
-OTHER_SESSION = "other_session"  # a column: what to say of a row of a later session, or ""
-BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
+MIXED = "mixed_models"  # a column: whether models under one name are renamed, or refused
+OTHER_SESSION = "other_session"  # a column: the note on a row of another session, or ""
+BESIDE = "plain_beside"  # a column: the rate of plain decoding in the row's own session
 SERVER = "server"  # the device of rows that a server decoded
 NOT_STATED = " not stated"
 _FEW_UNSTATED = 2
 TIMED = frozenset(columns.list_column_names_of_kind("time", "energy"))
 _NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
-_OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
+# With the columns that identify a run, these identify a cell.
+_OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")
 
 
 def read_rows(paths: Iterable[Path], mixed_models: bool = False) -> pd.DataFrame:
-    """Returns one row per cell of some results files; an empty frame where there is none.
+    """Reads results files into one row per cell; returns an empty frame if there are no rows.
 
-    Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
-    path; ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
+    Further columns are ``experiment``, the name of the file's folder, and ``file``, its path. The
+    column ``tree_attention`` is a bool; missing numbers are NaN, and missing texts are null.
     """
     nonempty_paths = (
         path for path in paths if path.stat().st_size or not _read_stored_rows(path).empty
@@ -80,9 +81,9 @@ def read_rows(paths: Iterable[Path], mixed_models: bool = False) -> pd.DataFrame
 
 
 def read_results_file(path: Path, mixed_models: bool = False) -> pd.DataFrame:
-    """The rows of one results file with those of cells that have ended since it was written, and
-    those that a search screened for it; ``mixed_models`` under one name will be told apart. Raises
-    UsageError: there is no such file, or no rows.
+    """Reads the rows of a results file, with cells that have ended since it was written and cells
+    that a search screened for it. With ``mixed_models``, models under one name will be renamed
+    instead of refused. Raises UsageError if there is no such file, or if it has no rows.
     """
     rows = _read_stored_rows(path)
     if rows.empty:
@@ -94,7 +95,7 @@ def read_results_file(path: Path, mixed_models: bool = False) -> pd.DataFrame:
     rows = consolidate_columns_by_type(
         clear_past_times_and_energy(rows.assign(tree_attention=mask_tree_attention(rows)))
     )
-    # Of one seed each: a row of pooled seeds has no single rate.
+    # Sessions are compared within a seed: pooled seeds have no single rate.
     session_marks = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
         keys = [
@@ -109,10 +110,10 @@ def read_results_file(path: Path, mixed_models: bool = False) -> pd.DataFrame:
 
 
 def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns rows in which every pair has one target, every draft of it is one model, and every
-    decoder that drafts with a model has one draft; in ``MIXED`` rows models of one name are
-    named apart. A model is known by the digest of its files, or by its name. Raises ValueError:
-    otherwise, a pair has several.
+    """Refuses rows in which different models have one name. Every pair must have one target, every
+    draft of a pair must be one model, and every decoder with a draft model must have one draft in a
+    pair. Models are identified by the digest of their files, or by name. Raises UsageError, or, for
+    ``MIXED`` rows, returns rows with a digest behind the pair or draft.
     """
     for keys, model in (
         (["pair"], "target"),
@@ -123,7 +124,7 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
             continue
         digests = rows.get(f"{model}_digest", pd.Series(dtype=object)).reindex(rows.index)
         digests = digests.replace("", np.nan).astype(object).str[:8]
-        # Rows from before there were digests have that of the first row with their name.
+        # A row without a digest gets the digest of the first row with the same name.
         identities = digests.fillna(digests.groupby(rows[model]).transform("first")).fillna(
             rows[model]
         )
@@ -146,17 +147,17 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def separates_mixed_models(rows: pd.DataFrame) -> bool:
-    """Returns whether models under one name are told apart in these rows."""
+    """Returns whether different models under one name are renamed in these rows."""
     return MIXED in rows and bool(rows[MIXED].any())
 
 
 def mask_draft_models(rows: pd.DataFrame) -> pd.Series:
-    """Marks cells that no head and no lookup alone drafts, as far as is known."""
+    """Marks cells with a draft model, not only heads or lookup; unknown drafters count, too."""
     return rows.decoder.map(lambda name: get_decoder_parts(str(name)).drafter in DRAFT_MODELS)
 
 
 def _read_stored_rows(path: Path) -> pd.DataFrame:
-    """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
+    """Reads an experiment's rows as they are stored, screened rows last, possibly none."""
     experiment = Experiment(files.get_results_folder(path), path.resolve().parent.name)
     with experiment.tables_or_completed_copies() as (screening, table):
         tables = (file for file in (table, screening) if file.is_file() and file.stat().st_size)
@@ -166,15 +167,16 @@ def _read_stored_rows(path: Path) -> pd.DataFrame:
 
 
 def consolidate_columns_by_type(rows: pd.DataFrame) -> pd.DataFrame:
-    """Stores columns of a type together, texts too: selecting rows is several times faster then."""
+    """Stores columns of one type together, texts too: selecting rows is then
+    several times faster.
+    """
     return rows.astype(dict.fromkeys(rows.select_dtypes("str"), object)).copy()
 
 
 def _read_typed_rows(path: Path) -> pd.DataFrame:
-    """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
-    deque(
-        files.iter_csv_lines(path, _NEEDED_COLUMNS), maxlen=0
-    )  # refuses what pandas would fill up
+    """Reads a file's rows with typed columns. Raises UsageError for a value of another type."""
+    # Raises an error for incomplete lines, which pandas would fill up.
+    deque(files.iter_csv_lines(path, _NEEDED_COLUMNS), maxlen=0)
     known_columns = get_columns(pd.read_csv(path, nrows=0))
     texts = dict.fromkeys((column.name for column in known_columns if column.holds == "text"), str)
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
@@ -192,7 +194,7 @@ def _read_typed_rows(path: Path) -> pd.DataFrame:
 
 
 def clear_times_and_energy(rows: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
-    """Empties times and energy of marked rows; returns the same rows where there are none."""
+    """Empties times and energy of the marked rows; returns the same frame if none is marked."""
     time_columns = [
         column for column in get_columns(rows.columns) if column.kind in ("time", "energy")
     ]
@@ -203,16 +205,16 @@ def clear_times_and_energy(rows: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
 
 
 def mask_past_engine(rows: pd.DataFrame) -> pd.Series:
-    """Marks rows that another engine than this one decoded; without a column ``engine``, all."""
+    """Marks rows of another engine version that did not fail; all without a column ``engine``."""
     engine = rows.get("engine", pd.Series(0, rows.index)).fillna(0)
     return (engine != ENGINE) & (rows.status != "failed")
 
 
 def clear_past_times_and_energy(rows: pd.DataFrame) -> pd.DataFrame:
-    """Empties times and energy that an earlier engine took, with a reason that says so.
+    """Empties times and energy that an earlier engine measured, and adds the reason.
 
     Counts (block efficiency, acceptance) and scores of the answers hold for any engine that decodes
-    the same distribution; times do not. Rows without a column ``engine`` are from before it.
+    the same distribution; times do not. Rows without a column ``engine`` are older than the column.
     """
     past = mask_past_engine(rows)
     cleared_rows = clear_times_and_energy(rows, past)
@@ -227,8 +229,8 @@ def clear_past_times_and_energy(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def select_or_read_figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """The rows that a figure may take; of one without a model, those of ``item.rows``. Raises
-    ValueError: that file was not made yet; the message has the command.
+    """Selects the rows that a figure may show; reads ``item.rows`` if the figure needs no model.
+    Raises UsageError, with the command that makes that file, if it is missing.
     """
     if item.rows:
         globs = [results.glob(f"{prefix}{item.rows}") for prefix in ("", "*/", "*/*/")]
@@ -240,11 +242,11 @@ def select_or_read_figure_rows(item: Figure, rows: pd.DataFrame, results: Path) 
 
 
 def select_experiments_or_all(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
-    """Returns the rows that a paper's table, figure or claim may take: of the paper's jobs, if any.
+    """Selects the rows of these experiments, for a paper's table, figure or claim; all rows if the
+    experiments have none.
 
-    Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
-    at the same temperature in another paper's job need not. Without any, all rows are taken,
-    wherever they come from.
+    Cells of one job share prompts, limits and baseline, and were decoded in turn. This need not be
+    true of a cell of another paper's job, even for the same decoder and temperature.
     """
     if "experiment" not in rows:
         return rows
@@ -253,14 +255,14 @@ def select_experiments_or_all(rows: pd.DataFrame, experiments: Collection[str]) 
 
 
 def drop_duplicates_with_fewer_prompts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Drops repeated cells; the row of each with the most prompts stays."""
+    """Drops repeated cells; keeps each cell's row with the most prompts."""
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
     return rows.drop_duplicates(list_cell_key_columns(rows)).sort_index(kind="stable")
 
 
 def mask_tree_attention(rows: pd.DataFrame) -> pd.Series:
-    """Marks cells that verified all paths in one row of the batch; all without the column."""
+    """Marks cells that verified all paths in one row of the batch; all without such a column."""
     if "tree_attention" not in rows:
         return pd.Series(True, rows.index, dtype=bool)
     return rows.tree_attention.map(lambda value: str(value).lower() != "false").astype(bool)
@@ -268,25 +270,25 @@ def mask_tree_attention(rows: pd.DataFrame) -> pd.Series:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in the decoder only, and in no setting of their runs."""
+    """Cells that differ only in the decoder, not in the settings of their runs."""
 
     title: str  # the task, and the settings that differ between groups
-    rows: pd.DataFrame  # the cells, the baseline first, as the file orders them
+    rows: pd.DataFrame  # the cells in the file's order, the baseline first
 
     @functools.cached_property
     def rows_by_decoder(self) -> dict[str, list[Row]]:
-        """Each decoder's cells in the file's order, made once: claims ask often."""
+        """Decoder -> its cells in the file's order; cached, because claims often use it."""
         return group_by_key((str(row["decoder"]), row) for row in to_rows(self.rows))
 
     @functools.cached_property
     def baseline(self) -> Row | None:
-        """AR's first cell that has numbers."""
+        """The first cell of plain decoding that did not fail; None if there is none."""
         cells = self.rows_by_decoder.get("ar", [])
         return next((row for row in cells if row["status"] != "failed"), None)
 
 
 def get_number(row: Row | pd.Series, column: str) -> float | None:
-    """Returns a row's number in a column; None where it has none."""
+    """Returns a row's number in a column; None if it has none."""
     value = row.get(column)
     return None if value is None or pd.isna(value) else float(value)
 
@@ -294,37 +296,39 @@ def get_number(row: Row | pd.Series, column: str) -> float | None:
 def get_number_and_ends(
     row: Row | pd.Series, column: str
 ) -> tuple[float | None, float | None, float | None]:
-    """Returns a column's value and both ends of its interval."""
+    """Returns a column's value and both ends of its interval; None for each that is missing."""
     low, high = (get_number(row, f"{column}{end}") for end in ENDS)
     return get_number(row, column), low, high
 
 
 def compute_error_bars(values_and_ends: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
-    """Two rows of lengths from (value, low, high); NaN, which is not drawn, of an unknown end."""
+    """Computes lengths of error bars, (2, rows), from (value, low, high); NaN, which is not drawn,
+    if an end is unknown.
+    """
     value, low, high = np.array([*values_and_ends], float).T
     return np.maximum([value - low, high - value], 0.0)
 
 
 def get_interval(row: Row | pd.Series, column: str) -> Interval | None:
-    """Returns a row's number with its interval; None where it has no number."""
+    """Returns a row's number with its interval; None if it has no number."""
     value, low, high = get_number_and_ends(row, column)
     return None if value is None else Interval(value, low, high)
 
 
 def compute_max_tokens_per_call(row: Row) -> float | None:
-    """Returns the most tokens that a target call can bring; None if the shorthand names a tree."""
+    """Returns the most tokens that a target call can give; None if the depth is unknown."""
     spec = parse_tree_spec(str(row["spec"]))
     unknown = spec.form == "name" or (spec.depth == 0 and row["decoder"] != "ar")
     return None if unknown else spec.depth + 1.0
 
 
 def count_prompts_per_clock(row: Row) -> int:
-    """Returns how many prompts' seconds may be shares of one clock."""
+    """Returns how many prompts may share a clock: the batch size, but 1 with a server."""
     return 1 if row.get("device") == "server" else int(get_number(row, "batch_size") or 1)
 
 
 def format_prompt_count(rows: pd.DataFrame) -> str:
-    """On how many prompts cells were measured: ``30 prompts``, ``8 to 30 prompts``; or ""."""
+    """Formats the number of prompts of cells, ``30`` or ``8 to 30 prompts``; "" if unknown."""
     counts = rows.get("prompts", pd.Series(dtype=float)).dropna()
     if counts.empty:
         return ""
@@ -334,32 +338,32 @@ def format_prompt_count(rows: pd.DataFrame) -> str:
 
 
 def format_harness_note(rows: pd.DataFrame) -> str:
-    """Returns the note on rows that other harnesses measured; "" where all are ours."""
+    """Formats the note on rows that other harnesses measured; "" if there are no such rows."""
     harnesses = rows.get("harness", pd.Series(dtype=str)).dropna()
     names = ", ".join(dict.fromkeys(str(name) for name in harnesses if name != ""))
     return f"Measured by another harness, read from its answer files: {names}." if names else ""
 
 
 def get_empty_reason(row: Row | pd.Series, column: str) -> str:
-    """Returns the reason for an empty column of a row (``column: why; column: why``), or ""."""
+    """Returns the row's reason for an empty column (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))
     return next((entry.text for entry in reasons if entry.column == column), "")
 
 
 def get_timing_doubt(row: Row | pd.Series, column: str = "speedup") -> str:
-    """Returns why a row's number decides nothing, see ``explain_timing_doubt``; "" of what is no
-    time.
+    """Returns why a row's time is unreliable, see ``explain_timing_doubt``; "" if it is not, or if
+    the column is not a time.
     """
     return explain_timing_doubt(str(row.get("reason"))) if column in TIMED else ""
 
 
 def select_undoubted_rows(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Returns the rows that a column may decide by."""
+    """Selects the rows with a reliable number in a column, see ``get_timing_doubt``."""
     return rows.loc[[not get_timing_doubt(row, column) for row in to_rows(rows)]]
 
 
 def get_remarks(row: Row | pd.Series) -> list[str]:
-    """Returns what to mind of a row beside its tree: paths as rows, another session, stalls."""
+    """Lists remarks on a row: paths as rows, another session, unreliable times, missing data."""
     paths = "" if row.get("tree_attention", True) else "paths as rows"
     session_mark = OTHER if row.get(OTHER_SESSION) == MEANING else ""
     loss = explain_missing_data(str(row.get("reason")))
@@ -367,7 +371,7 @@ def get_remarks(row: Row | pd.Series) -> list[str]:
 
 
 def list_footnotes(rows: pd.DataFrame) -> list[str]:
-    """Returns the footnotes of a table: the meanings of its rows' marks."""
+    """Lists the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
     session_marks = dict.fromkeys(rows[OTHER_SESSION]) if OTHER_SESSION in rows else ()
     return [
@@ -377,22 +381,24 @@ def list_footnotes(rows: pd.DataFrame) -> list[str]:
 
 
 def get_failure_reason(row: Row | pd.Series) -> str:
-    """Returns the reason for a cell's failure, without the place of its traceback."""
+    """Returns the reason for a cell's failure, without the traceback's location."""
     return parse_reasons(str(row["reason"]))[0].text
 
 
 def find_score_column(rows: pd.DataFrame) -> str | None:
-    """Returns the first quality score that some row has."""
+    """Returns the first quality score that some row has; None if there is none."""
     return find_filled_column(rows, select_score_names(rows.columns))
 
 
 def find_filled_column(rows: pd.DataFrame, names: Iterable[str]) -> str | None:
-    """Returns the first of some columns that some row has a value in."""
+    """Returns the first of these columns with a value in some row; None if there is none."""
     return next((name for name in names if name in rows and rows[name].notna().any()), None)
 
 
 def resolve_metric_columns(group: Group, metric: str) -> list[str]:
-    """Returns a metric's columns: the task's ``score``, ``scores`` with perplexity, or its own."""
+    """Returns a metric's columns: for ``score`` the task's score, for ``scores`` also perplexity,
+    else the metric's own column.
+    """
     if metric not in ("score", "scores"):
         return [metric]
     names = [find_score_column(group.rows)]
@@ -401,13 +407,13 @@ def resolve_metric_columns(group: Group, metric: str) -> list[str]:
 
 
 def to_rows(frame: pd.DataFrame) -> list[Row]:
-    """Returns a frame's rows, top to bottom."""
-    names = list(frame.columns)  # pandas' own way takes each column apart, of every small frame
+    """Converts a frame to rows."""
+    names = list(frame.columns)  # pandas' ``to_dict`` goes by column, slow for small frames
     return [dict(zip(names, row, strict=True)) for row in frame.to_numpy(object).tolist()]
 
 
 def list_cell_key_columns(rows: pd.DataFrame) -> list[str]:
-    """Lists the columns that identify a cell: rows that agree in them are repeats, or seeds."""
+    """Lists the columns that identify a cell: rows that agree in them are its repeats, or seeds."""
     return [
         *(column.name for column in select_identifying_columns(rows)),
         *(key for key in _OF_A_CELL if key in rows),
@@ -415,10 +421,10 @@ def list_cell_key_columns(rows: pd.DataFrame) -> list[str]:
 
 
 def group_rows(rows: pd.DataFrame) -> list[Group]:
-    """The rows as groups of comparable cells; a failed cell goes with its task's other cells.
+    """Groups rows of comparable cells; a failed cell is grouped with its task's other cells.
 
     Cells of a group agree in every column of ``select_identifying_columns``. A file without such a
-    column has one unknown value in it.
+    column counts as having one unknown value in it.
     """
     setting_columns = select_identifying_columns(rows)
     heading_columns = _mask_heading_columns(rows, setting_columns)
@@ -441,12 +447,14 @@ def group_rows(rows: pd.DataFrame) -> list[Group]:
 def _mask_heading_columns(
     rows: pd.DataFrame, setting_columns: Sequence[Column]
 ) -> dict[Column, pd.Series]:
-    """Returns the columns that a heading must name, since a task, or pair, has several values."""
+    """Returns the columns that headings must name, each with a mask of the rows for which it must:
+    those of a task, or pair, with several values.
+    """
     columns = {}
     for setting in setting_columns:
         scope = rows.pair if setting.apart == "pair" and "pair" in rows else rows.task
         values = rows[setting.name]
-        # A device covers what a server's rows leave empty.
+        # A server's rows lack some settings; their device distinguishes them.
         if setting.name != "device" and "device" in rows:
             values = values[(rows.device != SERVER) | values.notna()]
         if setting.name == "task" or values.nunique(dropna=False) < 2:
@@ -462,20 +470,20 @@ def _mask_heading_columns(
 
 
 def format_title_without_pair(group: Group) -> str:
-    """Returns the group's title for people, without its pair, which stands beside it."""
+    """Formats a group's title for people, without the pair, which is printed next to it."""
     first_row = group.rows.iloc[0]
     title = group.title.replace(f", pair {first_row.pair}", "")
     return title.replace(str(first_row.task), names.get_task_title(str(first_row.task)))
 
 
 def format_decoder(row: pd.Series | Row, with_stalls: bool = True) -> str:
-    """Decoder and tree for people, with ``names.format_row_suffix``."""
+    """Formats decoder and tree for people, with ``names.format_row_suffix``."""
     title = names.format_title_and_name(str(row["decoder"]))
     return f"{title} {row['spec']}".removesuffix(" -") + names.format_row_suffix(row, with_stalls)
 
 
 def format_tree_titles(rows: pd.DataFrame) -> list[str]:
-    """Each row's tree; with its draft's or heads' name where cells differ in that alone."""
+    """Formats each row's tree, with the name of its draft or heads if cells differ only in that."""
     specs = rows.spec.astype(str)
     if "draft" not in rows or rows.draft.nunique() < 2:
         return list(specs)
@@ -488,13 +496,13 @@ def format_tree_titles(rows: pd.DataFrame) -> list[str]:
 
 
 def get_protocol(row: Row) -> str:
-    """Returns whose prompts, examples and limits a row has: ``clean``, ours, or ``authors``."""
+    """Returns whose prompts, examples and limits a row has: ``clean`` (ours) or ``authors``."""
     protocol = row.get("protocol")
     return protocol if isinstance(protocol, str) and protocol else CLEAN
 
 
 def format_setting(column: Column, value: object) -> str:
-    """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
+    """Formats a column's value for a heading: ``batch size 4``; ``not stated`` if it is unknown."""
     if value is None or pd.isna(value) or value == "":
         default_text = f" {CLEAN}" if column.name == "protocol" else NOT_STATED
         return f"no {column.title}" if column.name in LATER else f"{column.title}{default_text}"
@@ -502,7 +510,7 @@ def format_setting(column: Column, value: object) -> str:
 
 
 def join_settings(parts: Iterable[str]) -> str:
-    """Returns all settings of a part; those not stated are counted if they are many."""
+    """Joins the settings of a part; only counts those that are not stated if they are many."""
     words = list(parts)
     silent_words = [word for word in words if word.endswith(NOT_STATED)]
     if len(silent_words) <= _FEW_UNSTATED:

@@ -1,13 +1,14 @@
-"""Pools cells that differ in their seed alone: a table shows one row, with the spread over seeds.
+"""Pools cells that differ only in the seed: a table shows them in one row, with the spread over
+seeds.
 
-Where the records by prompt are there, every ratio of sums is that over all seeds and prompts, and
-its interval is the studentised bootstrap with prompts as blocks. What a call brings hangs on the
-prompt and the seed alone: there, seeds are more calls of a prompt. Times are also those of a seed's
-job: there, seeds are repeats, and a speed-up's ends lie within the outermost of the seeds' own.
-Without records, and for scores, which are no such ratios, it is the mean over seeds with the means
-of their ends, which allow for as much as one seed's answers tell; of times with the outermost ones.
-Counts, seconds and bytes are averaged. Seeds are pooled within one results file, whose cells were
-measured side by side.
+With records by prompt, a ratio of sums is over all seeds and prompts, and its interval is the
+studentised bootstrap with prompts as blocks. The tokens of a call depend only on prompt and seed,
+so that seeds count as further calls of a prompt. Times also depend on the seed's job, so that seeds
+count as repeats; the ends of a speed-up are clipped to the outermost ends of the seeds. Without
+records, and for scores, which are no such ratios, the value is the mean over seeds, and its ends
+are the means of the seeds' ends, as wide as for one seed; for times they are the outermost ends.
+Counts, seconds and bytes are averaged. Seeds are pooled within a results file, because its cells
+were measured side by side.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,13 +48,13 @@ POOLED = (
 _PLACE = ("file", "experiment")
 _ENDS = ("", *ENDS)
 _DISAGREEMENT = "they differ by more than their prompts explain"
-_AT_ONCE = 64  # rows whose intervals are made together
+_AT_ONCE = 64  # number of rows for which intervals are computed together
 _Place = tuple[Any, ...]
 
 
 def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.DataFrame:
-    """Returns measured cells, those that differ in the seed alone as one, with records of their
-    prompts (None: those beside each row's ``file``); the same rows where there are none such.
+    """Pools cells that differ only in the seed into one row each, with the records of their prompts
+    (None: the records beside each row's ``file``). Returns the same rows if no cells can be pooled.
 
     A pooled row names all of its seeds in ``seeds`` and all of its runs in ``run_id``, separated by
     commas; its ``seed`` is the lowest. A seed whose cell failed is left out and named in
@@ -94,24 +95,24 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
 
 
 def format_seed_list(row: Row | pd.Series) -> str:
-    """Returns the seeds behind a row: ``seed 0``, ``seeds 0, 1``."""
+    """Formats the seeds of a row: ``seed 0``, ``seeds 0, 1``."""
     seeds = str(row.get(SEEDS, row["seed"])).split(",")
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
 def _list_baseline_key_by_row(rows: pd.DataFrame) -> list[_Place]:
-    """Returns where each cell's baseline is: in its file, with its settings and seed."""
+    """Lists a key for each row that it shares with its baseline: file, settings and seed."""
     names = (*(column.name for column in select_identifying_columns(rows)), *_PLACE, "seed")
     settings = rows[[name for name in names if name in rows]]
     return [*settings.astype(object).where(settings.notna(), "").itertuples(index=False, name=None)]
 
 
 class _SeedPool(NamedTuple):
-    """The cells of one decoder and several seeds."""
+    """Cells of one decoder that differ only in the seed."""
 
-    row: dict[str, Any]  # that they become, as yet with the first cell's intervals
-    cells: Mapping[str, Sequence[Any]]  # the values of each column
-    tables: Mapping[str, Table]  # (columns, seeds, prompts) behind the ratios that records have
+    row: dict[str, Any]  # the pooled row, at first with the intervals of the first cell
+    cells: Mapping[str, Sequence[Any]]  # column -> the cells' values
+    tables: Mapping[str, Table]  # column -> counts of its ratio, (2 or 4, seeds, prompts)
 
 
 def _make_pool(
@@ -165,13 +166,13 @@ def _make_pool(
 
 
 def _join_seeds_and_run_ids(runs: Sequence[Row]) -> Row:
-    """Joins several runs' seeds and ids in the first one's row, for ``RecordReader``."""
+    """Joins several runs' seeds and ids in the first run's row, for ``RecordReader``."""
     seeds, run_ids = (",".join(str(row[name]) for row in runs) for name in ("seed", "run_id"))
     return {**runs[0], SEEDS: seeds, "run_id": run_ids}
 
 
 def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Returns the rows with their intervals, which are made together."""
+    """Adds intervals to the pooled rows, computed together, and returns the rows."""
     interval_columns = [c for c in columns if c.interval]
     places = [(place, name) for place, pool in enumerate(pools) for name in pool.tables]
     intervals = ratio_intervals([pools[place].tables[name] for place, name in places])
@@ -213,8 +214,8 @@ def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> lis
 def _average_over_seeds(
     cells: Mapping[str, Sequence[Any]], column: str, outermost: bool
 ) -> Interval:
-    """Returns the mean over seeds with the means of their ends, or the outermost; none where a seed
-    has none.
+    """Averages a column over seeds; its ends are the means of the seeds' ends, or the outermost
+    ends. It has no ends if a seed has none.
     """
     value = fmean(cells[column])
     lows, highs = (cells.get(f"{column}{end}", (None,)) for end in ENDS)

@@ -1,5 +1,5 @@
-"""Rows split by the settings of their runs, so that no table or figure mixes runs, and names of the
-parts in headings and files.
+"""Splits rows by the settings of their runs, so that no table or figure mixes runs. Names the parts
+in headings and files.
 """
 
 import re
@@ -28,20 +28,20 @@ _GROUP_COLUMNS = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
 _LONGEST = 24  # characters of a word in a file's name
 _WORDS = re.compile(r"[a-z]+(?:[ +_-][a-z]+)*")
 _UNCLEAR = ("true", "false", "none", "not stated")  # unclear without their column
-_ANY: str = ""  # a value shared by all rows of the same task, or pair
+_ANY: str = ""  # for a value that all rows of the same task, or pair, share
 
 
 def split_by_settings(
     rows: pd.DataFrame, names_shown: Collection[str]
 ) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column of ``select_identifying_columns`` but
-    ``names_shown``, shown separately: the settings that are each part's alone (``batch size 4``),
-    as far as all of its rows agree in them, and its rows, the part with most rows first; one part,
-    named "", if none differs.
+    """Splits rows into parts that agree in every column of ``select_identifying_columns``, except
+    in ``names_shown``, which are shown separately. Returns each part's heading and rows, the part
+    with most rows first. A heading has the varying settings that all rows of the part share
+    (``batch size 4``); without differences there is one part with the heading "".
 
-    Settings of the task, such as its length limit, may differ from task to task, and likewise
-    for the pair: they split the rows only where one task has several, and rows of other tasks
-    stand in every part.
+    Settings of the task, such as its length limit, may differ between tasks, and settings of the
+    pair between pairs: they split the rows only if one task, or pair, has several values. Rows of
+    other tasks are in every part.
     """
     columns = [
         setting for setting in select_identifying_columns(rows) if setting.name not in names_shown
@@ -68,7 +68,7 @@ def split_by_settings(
     parts = []
     for key in dict.fromkeys(keys):
         if any(another != key and _values_match(key, another) for another in keys):
-            continue  # a part with more values holds these rows, too
+            continue  # a part with more settings has these rows, too
         fits = [_values_match(another, key) for another in keys]
         settings = []
         for text, setting in zip(key, varying_columns, strict=True):
@@ -81,7 +81,7 @@ def split_by_settings(
 def _blank_agreeing_texts(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
 ) -> pd.Series:
-    """Blanks a column's texts where all rows of a scope agree: headings name what varies."""
+    """Blanks a column's texts where a run, task or pair has only one: headings name what varies."""
     scope = [rows[name] for name in _GROUP_COLUMNS[column.apart] if name in rows]
     scope += run_texts if column.apart != "run" else []
     counts = texts.groupby(scope or [0] * len(rows))
@@ -93,12 +93,12 @@ def _values_match(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
 
 
 def make_file_suffixes(setting_texts: Iterable[str]) -> dict[str, str]:
-    """Each part's distinctive settings, for a file's name: ``-screen``, ``-batch-size-4``; by the
-    text of each from ``split_by_settings``, "" for the only part without a setting.
+    """Makes a suffix of file names from each heading of ``split_by_settings``: ``-screen``,
+    ``-batch-size-4``; "" for the heading "".
 
-    A part is named by as few of its differing columns as distinguish it from all others, in the
-    columns' order, and by their values alone where these are words. A name that several would have
-    ends with the digest of the settings.
+    A suffix has as few settings as distinguish its part from all others, in the columns' order, and
+    only their values if these are words. If several parts would have the same suffix, it ends with
+    the digest of the settings.
     """
     parts = {
         text: [_shorten_setting(word) for word in text.split(", ") if word]
@@ -116,7 +116,7 @@ def make_file_suffixes(setting_texts: Iterable[str]) -> dict[str, str]:
 
 
 def _join_distinctive_words(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
-    """The first words that no other part has in their places, without those that all share."""
+    """Joins the first words that distinguish a part from all others, without words all share."""
     rivals = list(parts)
     chosen_words = list[str]()
     for place, word in enumerate(words):
@@ -130,7 +130,7 @@ def _join_distinctive_words(words: Sequence[str], parts: Iterable[Sequence[str]]
 
 
 def _shorten_setting(text: str) -> str:
-    """A column's value for a file's name; without the title ``format_setting`` puts before it."""
+    """Shortens a setting for a file's name, to its value alone if that is clear without a title."""
     titles = sorted(
         (column_title.title for column_title in COLUMNS if column_title.apart),
         key=len,

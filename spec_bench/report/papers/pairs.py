@@ -64,9 +64,7 @@ def is_embedded(config: PairConfig) -> bool:
 
 @functools.cache
 def find_pair_config(target: str, draft: str) -> str | None:
-    """Finds the name of the config for a pair as a paper prints it; None if there is no such
-    config.
-    """
+    """Finds the name of the config of a pair that a paper prints; None if it has no config."""
     matches = (
         config.name
         for config in read_pair_configs().values()

@@ -117,9 +117,7 @@ class Paper:
         return read_claims(self.folder)
 
     def find_drawing_function(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
-        """Returns the function that draws a figure, ``figure_4`` of ``figures.py``; None without
-        one.
-        """
+        """Returns the function of ``figures.py`` for a figure, ``figure_4``; None without one."""
         return getattr(import_paper_code(self.folder, "figures"), f"figure_{figure.number}", None)
 
     @property
