@@ -1,11 +1,12 @@
-"""A cell's records, where it was measured, and the per-prompt counts behind its numbers.
+"""Reads cells' records, with where they were measured and the counts by prompt behind their
+numbers.
 
-Records and origins come from ``records.parquet`` beside the table, which is made with it, or of a
-cell that is not in it, or was written since, from its folder below ``<results>/runs``. Nothing else
-in the report opens either.
+They come from ``records.parquet``, which is written together with the results file. A cell that is
+not in it, or that was written later, is read from its folder below ``<results>/runs``. Nothing else
+in the report opens either of them.
 
-Seconds of two cells are compared where one session decoded both in turn. A baseline that later
-sessions timed again has several timings of a prompt: that of the other cell's session counts.
+Times of two cells are compared if one session decoded both in turn. A baseline that later sessions
+timed again has several timings of a prompt; the timing of the other cell's session is used.
 """
 
 from __future__ import annotations
@@ -40,22 +41,23 @@ if TYPE_CHECKING:
     from spec_bench.records.arrays import GenerationArrays
 
 Found = TypeVar("Found")
-_SCORES = frozenset(
-    list_column_names_of_kind("score")
-)  # a miss has the registry look for other packages' anew
+# Looked up before the registry, which searches other packages again for a name that it lacks.
+_SCORES = frozenset(list_column_names_of_kind("score"))
 _FEWEST_ROUNDS = 2  # one round has no spread
-ENOUGH = 3  # repeats whose median leaves out one that stalled
+ENOUGH = 3  # fewest repeats with a median that ignores a stalled one
 Counts = dict[str, tuple[float, ...]]
-"""Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
+"""Prompt id -> numerator and denominator, or the numbers of which a score needs the sums."""
 Table = NDArray[np.float64]
-"""(cells, counts, repeats, prompts): of each cell the counts whose sums make its number."""
+"""Counts, (cells, counts, repeats, prompts); a cell's number is computed from their sums."""
 TableGetter = Callable[[str], Table | None]
 Timings = dict[str, dict[str, tuple[float, ...]]]
 """Prompt id -> session -> numerator and denominator."""
 
 
 def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
-    """A cell's records by prompt id, of each whole repeat. Raises ValueError: unreadable."""
+    """Reads a cell's records by prompt id, for each complete repeat. Raises ValueError if they
+    cannot be read.
+    """
     packed = read_packed_records(results, run_id)
     repeats = (
         (lines, packed.take_generations(lines.values()))
@@ -65,13 +67,13 @@ def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
 
 
 def read_provenance(results: Path, run_id: str) -> Mapping[str, Any] | None:
-    """Returns the provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
+    """Returns where a cell was measured, see ``measure.provenance``; None if it is not recorded."""
     return read_packed_records(results, run_id).origins.get(run_id)
 
 
 def read_packed_records(results: Path, run_id: str) -> PackedRecords:
-    """Reads the records that hold a cell's, which may be none; a file is read once while it stays
-    the same. Raises ValueError: records, or what their answers scored, cannot be read.
+    """Reads the records that include a cell's, if it has any; a file is read again only if it has
+    changed. Raises ValueError if records, or the scores of their answers, cannot be read.
     """
     path = files.get_records_file(results)
     packed = (
@@ -85,7 +87,7 @@ def read_packed_records(results: Path, run_id: str) -> PackedRecords:
 
 
 def _is_newer(cell: Path, records: Path) -> bool:
-    """Returns whether a cell was written since the records beside its table were."""
+    """Returns whether a cell was written after the records that belong to its results file."""
     try:
         return cell.stat().st_mtime_ns > records.stat().st_mtime_ns
     except OSError:  # a table that was copied without its runs
@@ -93,23 +95,23 @@ def _is_newer(cell: Path, records: Path) -> bool:
 
 
 class _RecordedCell:
-    """A cell's counts, sessions and categories; of later repeats seconds and joules alone."""
+    """Counts, sessions and categories of a cell; later repeats only have seconds and joules."""
 
     def __init__(self, packed: PackedRecords, run_id: str) -> None:
         self.packed = packed
         self.repeats = packed.list_complete_repeats(run_id)
         self.prompts = [*self.repeats[0]] if self.repeats else []
-        # lines by prompt of what later sessions timed again, by repeat and session
+        # (repeat, session) -> prompt -> line, of prompts that later sessions timed again
         self.retimed_lines = packed.group_line_indices(f"{run_id}{AGAIN}", "repeat", "session")
         self.run_id = run_id
 
     def list_texts_by_prompt(self, column: str) -> list[dict[str, str]]:
-        """By prompt what a column has, of each repeat."""
+        """Lists, for each repeat, prompt -> text of a column."""
         texts = getattr(self.packed.generation_arrays, column)
         return [{prompt: texts[line] for prompt, line in lines.items()} for lines in self.repeats]
 
     def get_line_counts(self, name: str, line_by_prompt: Mapping[str, int]) -> Counts:
-        """Returns a metric's counts of some lines; none where these have no such number."""
+        """Returns a metric's counts of these lines; {} if they have no such number."""
         quantity = metric.get(name)
         if not quantity or not quantity.column.interval:
             return {}
@@ -129,15 +131,15 @@ class _RecordedCell:
 
 
 class _RecordBlock(NamedTuple):
-    """Cells of the same seeds, repeats and prompts that are in one file."""
+    """Cells in one file that have the same seeds, repeats and prompts."""
 
     windows: GenerationArrays
     prompts: list[str]
     lines: NDArray[np.int64]  # (cells, seeds, repeats, prompts)
 
     def stack_metric_counts(self, name: str) -> Table | None:
-        """(cells, counts, seeds, repeats, prompts) of a metric; None where some line has none, or
-        where no session measured all cells in turn.
+        """Stacks a metric's counts, (cells, counts, seeds, repeats, prompts). None if a line has
+        none, or, for times, if no session measured all cells in turn.
         """
         ratio = metric[name].sums if name not in _SCORES and name in metric else None
         lines = self.lines if _is_remeasured(name) else self.lines[:, :, :1]
@@ -158,9 +160,9 @@ def _is_remeasured(name: str) -> bool:
     return name in metric and metric[name].column.kind in MEASURED_ANEW
 
 
-@lru_cache(maxsize=1024)  # cells of a group are asked several times
+@lru_cache(maxsize=1024)  # cells of a group are read several times
 def _list_repeat_counts(cell: _RecordedCell, name: str) -> list[Counts]:
-    """Returns the counts of each repeat that measured a metric anew."""
+    """Returns a metric's counts for each repeat that measured it: all repeats measure times."""
     if cell.repeats and (score_numbers := cell.packed.get_score(cell.run_id, name)):
         return [{prompt: _to_counts(numbers) for prompt, numbers in score_numbers.items()}]
     counts_by_repeat = (
@@ -172,7 +174,7 @@ def _list_repeat_counts(cell: _RecordedCell, name: str) -> list[Counts]:
 
 @lru_cache(maxsize=256)
 def _list_repeat_timings(cell: _RecordedCell, name: str) -> list[Timings]:
-    """Returns the counts of each repeat by session, the cell's first."""
+    """Returns each repeat's counts by prompt and session, the cell's own session first."""
     timings = []
     for number, (counts, sat) in enumerate(
         zip(_list_repeat_counts(cell, name), cell.list_texts_by_prompt("session"), strict=False)
@@ -191,18 +193,18 @@ def _list_repeat_timings(cell: _RecordedCell, name: str) -> list[Timings]:
 
 
 class RecordReader:
-    """Counts by prompt; of rows without a column ``file`` those beside ``results``. Without
-    ``results`` the rows are printed numbers, each of which is taken as it stands.
+    """Reader of counts by prompt, for rows without a column ``file`` from the records that belong
+    to ``results``. If ``results`` is None, rows are printed numbers without records.
     """
 
     def __init__(self, results: Path | None) -> None:
         self.printed = results is None
         self._results = results
         self._cells: dict[tuple[str, str], _RecordedCell] = {}
-        self._packed_by_path: dict[str, PackedRecords] = {}  # what was read last beside a file
+        self._packed_by_path: dict[str, PackedRecords] = {}  # results file -> records read last
 
     def get_summed_counts(self, row: Row, name: str) -> Counts | None:
-        """Prompt id -> the sums behind a metric over its repeats; None without records."""
+        """Returns a metric's counts by prompt, summed over repeats; None without records."""
         return sum_prompts_of_all_repeats(
             _list_repeat_counts(self._get_cell(row, str(row["run_id"])), name)
         )
@@ -214,9 +216,10 @@ class RecordReader:
         *,
         sum_seeds: bool = False,
     ) -> TableGetter:
-        """Returns a function that gives a metric's counts of cells, by the metric's name: of every
-        seed and repeat (``sum_seeds``: a seed's repeats summed) and (of these) prompts that all
-        have; of seconds and joules those that one session measured in turn for all.
+        """Returns a function from a metric's name to the counts of all rows' cells, or to None
+        without records. The counts are of every seed and repeat (``sum_seeds``: summed over a
+        seed's repeats), and of the prompts, among ``prompts``, that all cells have; for seconds and
+        joules, only of those that one session measured in turn for all cells.
         """
         block = self._find_block(rows)
 
@@ -235,7 +238,7 @@ class RecordReader:
         def sum_clocks(name: str) -> Table | None:
             largest = max(range(len(rows)), key=lambda place: count_prompts_per_clock(rows[place]))
             shares_clock = _is_remeasured(name) and count_prompts_per_clock(rows[largest]) > 1
-            # Prompts of one clock have its share that is not a model's alike.
+            # The share of host overhead identifies a clock: its prompts have the same share.
             clocks = get_table("host_overhead") if shares_clock else None
             shares = () if clocks is None else np.divide(*clocks[largest, :, 0]).round(9)
             table = get_table(name)
@@ -244,7 +247,7 @@ class RecordReader:
         return sum_clocks
 
     def _find_block(self, rows: Sequence[Row]) -> _RecordBlock | None:
-        """Returns cells of the same seeds, repeats and prompts that are in one file; else None."""
+        """Returns the rows' cells as a block; None if seeds, repeats, prompts or files differ."""
         seeds = [[seed for seed, _ in _list_runs(row)] for row in rows]
         cells = [self._get_cell(row, run_id) for row in rows for _, run_id in _list_runs(row)]
         packed = cells[0].packed
@@ -275,9 +278,8 @@ class RecordReader:
     ) -> list[dict[str, Counts]] | None:
         """Returns the counts of seconds or joules that one session measured in turn for all rows.
 
-        For each row, by seed as ``get_counts_by_seed`` has it, of the seeds that all rows have;
-        without the prompts that no session decoded for all of them. None where some row has no
-        records.
+        A row's counts are by seed as in ``get_counts_by_seed``, for the seeds that all rows have,
+        without prompts that no session decoded for all rows. None if a row has no records.
         """
         timed_rows = (
             self._count_by_seed_and_repeat(row, name, _list_repeat_timings) for row in rows
@@ -301,7 +303,7 @@ class RecordReader:
         name: str,
         count_repeats: Callable[[_RecordedCell, str], list[Found]],
     ) -> dict[str, Found] | None:
-        """By seed, or ``SEED/REPEAT``, the repeats of each run; None: some run has none."""
+        """Returns seed, or ``SEED/REPEAT`` -> counts of a repeat; None if some run has none."""
         counts_by_run: dict[str, Found] = {}
         for seed, run_id in _list_runs(row):
             if not (repeats := count_repeats(self._get_cell(row, run_id), name)):
@@ -312,24 +314,23 @@ class RecordReader:
         return counts_by_run
 
     def get_categories(self, row: Row) -> dict[str, str]:
-        """Prompt id -> its category, "" where the task's rows have none; {} without records."""
+        """Returns prompt id -> category, which is "" if the task has none; {} without records."""
         run_id = str(row["run_id"]).split(",")[0]
         return next(iter(self._get_cell(row, run_id).list_texts_by_prompt("category")), {})
 
     def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
-        """Seed -> the counts of its run, of a row that seeds were pooled in all of them, and where
-        its prompts were measured again ``SEED/REPEAT`` -> those of a later repeat; None where some
-        run has no records.
+        """Returns seed -> counts of its run, for each seed that is pooled in the row; the key of a
+        later repeat is ``SEED/REPEAT``. None if some run has no records.
         """
         return self._count_by_seed_and_repeat(row, name, _list_repeat_counts)
 
 
 class RoundReader(RecordReader):
-    """Records of which seconds of different jobs may be compared, round by round.
+    """Reader that also compares seconds of different jobs, round by round.
 
-    A round is every job once, under one seed, on one machine. Each round's difference includes
-    the drift of that machine between two jobs, so that rounds differ: an interval over prompts and
-    rounds covers the drift, one over the prompts of a single round does not.
+    In a round, every job runs once, under one seed, on one machine. Each round's difference
+    includes the drift of that machine between two jobs, so that rounds differ: an interval over
+    prompts and rounds covers the drift, an interval over the prompts of a single round does not.
     """
 
     def __init__(self, records: RecordReader) -> None:
@@ -341,8 +342,9 @@ class RoundReader(RecordReader):
         rows: Sequence[Row],
         name: str,
     ) -> list[dict[str, Counts]] | None:
-        """The counts that one session measured; else those of at least two rounds, by seed, a
-        prompt's repeats summed, which are of one job.
+        """Returns the counts that one session measured for all rows; if there are none, the counts
+        of at least two rounds by seed, with a prompt's repeats summed, since these are of one job.
+        None if there are fewer rounds.
         """
         timings = super().get_interleaved_counts(rows, name)
         if timings and any(timings[0].values()):
@@ -361,7 +363,7 @@ class RoundReader(RecordReader):
 
 
 def _list_runs(row: Row) -> list[tuple[str, str]]:
-    """Returns a row's seeds with the runs that were pooled in it."""
+    """Lists (seed, run id) of each run that is pooled in a row."""
     seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
     return list(zip(seeds, str(row["run_id"]).split(","), strict=True))
 
@@ -378,7 +380,7 @@ def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
 
 
 def compute_metric_from_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
+    """Computes a metric or score from sums of counts: (counts, batch) -> (batch,)."""
     ours = name not in _SCORES and name in metric
     statistic = None if ours else get_score_statistic(name, len(sums))
     if statistic is not None:
@@ -391,7 +393,9 @@ def compute_metric_from_sums(sums: NDArray[np.float64], row: Row, name: str) -> 
 def stack_counts(
     cells: Iterable[Mapping[str, Counts] | None], prompts: Collection[str] | None = None
 ) -> Table | None:
-    """Counts of cells by seed, of the seeds and (of these) prompts that all have; None without."""
+    """Stacks cells' counts by seed, for the seeds and prompts (among ``prompts``) that all cells
+    have; None if they share none.
+    """
     known_cells = [cell or {} for cell in cells] or [{}]
     seeds = find_shared_keys(known_cells)
     shared_prompts = find_shared_keys([cell[seed] for cell in known_cells for seed in seeds])
@@ -403,7 +407,7 @@ def stack_counts(
 
 
 def sum_prompts_of_all_repeats(repeats: Sequence[Counts]) -> Counts | None:
-    """The counts of the prompts that all repeats have, summed over these; None without any."""
+    """Sums the counts of the prompts that all repeats have; None if there are no repeats."""
     if len(repeats) < 2:
         return repeats[0] if repeats else None
     return {
@@ -413,8 +417,8 @@ def sum_prompts_of_all_repeats(repeats: Sequence[Counts]) -> Counts | None:
 
 
 def make_empty_sums(row: Row, name: str) -> PromptSums:
-    """Returns what makes a metric of its ratio of sums (MBSU: tau / (L r + 1)), and what that can
-    be, without the sums.
+    """Returns a metric's ``PromptSums`` for a row without the sums: how its value follows from the
+    ratio (MBSU: tau / (L r + 1)), and the ratio's limits.
     """
     share = row.get("parameter_ratio")
     ratio_of = None if share is None else float(share)
@@ -431,7 +435,9 @@ def get_paired_timings(
     baselines: Iterable[Row],
     records: RecordReader,
 ) -> dict[str, Counts] | None:
-    """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
+    """Returns seed -> prompt -> tokens and seconds of a row, then those of the first baseline that
+    was timed in turn with it; None if there is no such baseline.
+    """
     for base in baselines:
         ours, theirs = records.get_interleaved_counts([row, base], "token_rate") or ({}, {})
         timings = {
@@ -447,10 +453,11 @@ def get_paired_timings(
 
 
 def _merge_repeats_by_median(runs: dict[str, Counts]) -> dict[str, Counts]:
-    """Takes the repeats of a seed as one, where there are enough of them: of each prompt that all
-    have, seconds in the median ratio to plain decoding's, by repeat.
+    """Merges the repeats of each seed if all seeds have at least ``ENOUGH``: a prompt's seconds
+    become the median ratio to plain decoding's seconds, times the median of these.
 
-    A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
+    The two timings of a repeat were taken in turn, so that the machine's load changes their ratio
+    least.
     """
     by_seed = _group_runs_by_seed(runs)
     if min(map(len, by_seed.values())) < ENOUGH:
