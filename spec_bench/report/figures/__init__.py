@@ -1,7 +1,9 @@
-"""The papers' figures from measured rows: ``draw_figure_files(get_figure("rsd/4"), rows, path)``.
+"""Draws the papers' figures from measured rows: ``draw_figure_files(get_figure("rsd/4"), rows,
+path)``.
 
-A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which returns matplotlib
-figures, most by ``grid.draw_panels``. Knows nothing about where rows come from.
+A figure is drawn by a function such as ``figure_4(cells)`` of its paper's ``figures.py``. The
+function returns matplotlib figures, most of them from ``grid.draw_panels``. Where the rows come
+from makes no difference here.
 """
 
 from collections.abc import Sequence
@@ -37,13 +39,15 @@ def draw_figure_files(
     formats: Sequence[str] = FORMATS,
     allow_printed_only: bool = False,
 ) -> list[Path]:
-    """Draws a paper's figure from measured cells (RSD's Figure 1: from the grid of
-    ``experiments/rsd/bernoulli.py``); the files, one of each format, of some figures one per pair.
+    """Draws a paper's figure from measured cells (RSD's Figure 1 from the grid of
+    ``experiments/rsd/bernoulli.py``) and writes it in each format; some figures have a file per
+    pair. Returns the paths.
 
-    Of one ``pair``, or of the figure's pairs, or if none of them is measured, of every pair that
-    is; ``allow_printed_only``: then the paper's numbers by themselves, and of other pairs only
-    figures that are meant for them. Raises NothingMeasuredError: no row is one that it shows;
-    ValueError: nothing draws the figure, or rows that cannot be drawn.
+    Draws only ``pair`` if given, else the figure's pairs, or every measured pair if none of the
+    figure's pairs is measured. With ``allow_printed_only``, a figure without measured rows shows
+    the paper's numbers alone, and other pairs are drawn only in figures meant for them. Raises
+    NothingMeasuredError if there are no rows to show, UsageError if no function draws the figure or
+    the rows cannot be drawn.
     """
     if pair is not None and "pair" in rows:
         pair_names = list(dict.fromkeys(rows.pair.astype(str)))
@@ -71,7 +75,9 @@ def draw_figure_files(
 
 
 def draw_item_figures(item: Figure, rows: pd.DataFrame, printed_only: bool = False) -> list[Any]:
-    """Returns matplotlib's figures, one for each file. Raises NothingMeasuredError: none."""
+    """Draws the matplotlib figures of an item, one per file. Raises NothingMeasuredError if there
+    are none, UsageError if drawing fails.
+    """
     function = load_paper(item.paper).find_drawing_function(item)
     if function is None:
         raise UsageError(f"figure {item.name}: no function figure_{item.number} in figures.py")
@@ -88,7 +94,9 @@ def draw_item_figures(item: Figure, rows: pd.DataFrame, printed_only: bool = Fal
 
 
 def name_figure_files(item: Figure, figures_made: Sequence[Any]) -> list[str]:
-    """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
+    """Names the files after the figure, its pair if it shows only one, its task if the names would
+    be equal otherwise, and its run settings if they differ between files.
+    """
     our_figures = [figure for figure in figures_made if getattr(figure, "rows", None) is not None]
     parts = make_file_suffixes(figure.setting for figure in our_figures)
     places = [(fill_template("{pair}", figure.rows), figure.setting) for figure in our_figures]

@@ -1,17 +1,17 @@
-"""The rows of a figure: measured cells of its pairs, tasks and experiments, and printed numbers.
+"""Selects the rows of a figure: measured cells of its pairs, tasks and experiments, and printed
+numbers.
 
-Figures add columns to those of ``results.csv``, each from a row's columns. Their names have a dot,
-which those of a results file have not: neither hides the other, and where one were there twice
-drawing stops (``join_new_columns``).
+Figures add columns to those of ``results.csv``. The added names have a dot, which no column of a
+results file has; adding a column that is there already raises UsageError (``join_new_columns``).
 
-* ``tree.*`` from its shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
-  ``paths``, ``order`` (how the widths of two levels go with depth)
-* ``cell.attention`` and ``cell.ways`` (how often a tree was verified: with tree attention, with its
-  paths as rows, or both), ``cell.merge_attention`` (how many times fewer nodes merged beams have),
-  ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``, ``cell.relative`` (the score
-  over plain decoding's of the same run)
-* ``cell.lost`` of printed cells: whether a number of it could not be read
-* ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
+* ``tree.*``, from the tree's shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
+  ``paths``, ``order`` (whether the second of two levels is narrower or wider than the first)
+* ``cell.attention`` (with tree attention, or with paths as rows) and ``cell.ways`` (in how many of
+  these two ways a tree was verified), ``cell.merged`` (how many times fewer nodes merged beams
+  have), ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``, ``cell.relative`` (the
+  score divided by plain decoding's of the same run)
+* ``cell.lost`` of printed cells: whether one of the cell's numbers could not be read
+* ``paper.*``: ``draft_length`` or ``target_budget``, if the paper's tables are divided by it
 """
 
 import functools
@@ -50,29 +50,29 @@ _SAMPLED = ["task", "temperature", "top_k", "top_p"]
 
 
 class NothingMeasuredError(ValueError):
-    """There are rows, but none that a figure shows."""
+    """Raised if there are no measured rows that a figure shows."""
 
 
 @dataclass(frozen=True)
 class FigureCells:
-    """What a figure may draw."""
+    """The cells that a figure can draw."""
 
     item: Figure
-    given: pd.DataFrame  # all measured rows there are
-    alone: bool = False  # the paper's numbers by themselves, in place of measured ones
+    given: pd.DataFrame  # all measured rows
+    alone: bool = False  # whether the paper's numbers are drawn in place of measured ones
 
     @property
     def paper(self) -> Paper:
-        """The figure's."""
+        """The figure's paper."""
         return load_paper(self.item.paper)
 
     def rows(self, paths_as_rows: bool = False) -> pd.DataFrame:
-        """The measured cells, with the columns that figures derive; ``paths_as_rows``: those
-        without tree attention too.
+        """Selects the measured cells and adds the columns of figures; with ``paths_as_rows`` cells
+        without tree attention are included. With ``alone`` selects the printed cells instead.
 
-        Of the paper's pairs the tasks that the figure names are shown, of any other pair all that
-        its recipe measured; where none of its pairs is measured, all pairs that are. Raises
-        NothingMeasuredError: there are none.
+        If some of the figure's pairs were measured, only these are shown, with the tasks that the
+        figure names. Otherwise all measured pairs are shown, with all tasks that its recipe
+        measured. Raises NothingMeasuredError if no cells are left.
         """
         item = self.item
         pairs = list_figure_pairs(item)
@@ -92,7 +92,7 @@ class FigureCells:
             raise make_nothing_measured_error(item)
         if (fits := self.mask_paper_temperatures(chosen)).any():
             chosen = chosen[fits | ~fits.groupby(chosen.task).transform("any")]
-        order = partial(pd.Categorical, categories=item.tasks)  # the paper's; other tasks behind
+        order = partial(pd.Categorical, categories=item.tasks)  # the figure's; other tasks last
         chosen = chosen.sort_values("task", key=order, kind="stable")
         is_doubtful = chosen.reason.fillna("").map(explain_timing_doubt) != ""
         return _add_axis_columns(
@@ -101,7 +101,9 @@ class FigureCells:
         )
 
     def mask_paper_temperatures(self, rows: pd.DataFrame) -> pd.Series:
-        """Marks rows at a temperature of the figure's tables, all of a figure without tables."""
+        """Marks the rows at a temperature of the figure's tables; all rows if the figure has no
+        tables.
+        """
         numbers = [
             number for number in self.paper.numbers if int(number["table"]) in self.item.tables
         ]
@@ -110,14 +112,16 @@ class FigureCells:
         return pd.Series([not warm or number in warm for number in settings], rows.index)
 
     def read_printed_numbers(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Returns the paper's numbers of the pairs of some rows."""
+        """Reads the paper's numbers for the pairs of ``rows``."""
         return read_printed_cells(self.item.paper, rows.pair)
 
 
 def select_valid_experiment_rows(
     rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False
 ) -> pd.DataFrame:
-    """Rows of the recipe's experiments, each once. Raises NothingMeasuredError: none is left."""
+    """Selects the rows of the recipe's experiments that did not fail, each cell once. Raises
+    NothingMeasuredError if none is left.
+    """
     valid = rows if rows.empty or paths_as_rows else rows[mask_tree_attention(rows)]
     valid = valid if valid.empty else valid[valid.status != "failed"]
     if valid.empty:
@@ -126,13 +130,15 @@ def select_valid_experiment_rows(
 
 
 def list_foreign_experiments(item: Figure, rows: pd.DataFrame) -> list[str]:
-    """Returns the experiments of rows that none of a figure's recipes measured."""
+    """Lists the experiments of rows that no recipe of the figure measures."""
     experiments = dict.fromkeys(rows.experiment.dropna()) if "experiment" in rows else {}
     return [name for name in experiments if name not in item.experiments]
 
 
 def list_figure_pairs(item: Figure) -> list[str]:
-    """Names of the pair configs that a figure shows in the paper: ``pairs``, or its tables'."""
+    """Lists the pair configs that a figure shows in the paper: its ``pairs``, or those of its
+    tables.
+    """
     printed_pairs = item.pairs
     if item.tables:
         numbers = load_paper(item.paper).numbers
@@ -144,12 +150,12 @@ def list_figure_pairs(item: Figure) -> list[str]:
 
 
 def list_recipe_commands(item: Figure) -> list[str]:
-    """Returns the commands of which each measures a figure's rows."""
+    """Lists the commands of a figure's recipes; any one of them measures its rows."""
     return [f"spec-bench run -m {name}" for name in item.recipes]
 
 
 def make_nothing_measured_error(item: Figure) -> NothingMeasuredError:
-    """Returns the error for a figure without rows, with the commands that would measure them."""
+    """Makes the error for a figure without rows, with the commands that would measure them."""
     commands = " or ".join([item.command] if item.command else list_recipe_commands(item))
     return NothingMeasuredError(
         f"nothing measured for figure {item.name}; to measure it: {commands}"
@@ -157,10 +163,10 @@ def make_nothing_measured_error(item: Figure) -> NothingMeasuredError:
 
 
 def shows_other_pairs(item: Figure) -> bool:
-    """Returns whether a figure is drawn of pairs that it does not have in the paper.
+    """Returns whether a figure is drawn for pairs that it does not have in the paper.
 
-    Either by ``any_pair``, or as the first of those that its recipe measures: the others would be
-    the same picture again.
+    It is if it has ``any_pair`` or no recipe, or if it is the first figure of its recipe: the
+    recipe's other figures would show the same again.
     """
     if item.any_pair or not item.recipes:
         return True
@@ -173,11 +179,11 @@ def shows_other_pairs(item: Figure) -> bool:
 
 
 def _add_axis_columns(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
-    """Measured rows with a column for each axis that divides the paper's tables into blocks.
+    """Adds a column for each axis that divides the paper's tables into blocks.
 
-    A tree stands where the paper's tables have it: budgets are nominal, so that node counts would
-    not place it. Experiments share some trees, which alone are no run of either: an axis is empty
-    in all rows unless some tree is only in its list.
+    A tree's value is the one in the paper's tables, because budgets are nominal and cannot be
+    computed from node counts. Some trees are on several axes and do not tell which experiment was
+    run, so an axis's column is empty in all rows unless some tree is on this axis only.
     """
     trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
     for axis, places in axes.items():
@@ -191,10 +197,10 @@ def _add_axis_columns(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
 
 
 def read_printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
-    """The paper's numbers of some pairs, a row per cell, the columns those of measured cells.
+    """Reads the paper's numbers for some pairs, a row per cell, with the columns of measured cells.
 
-    Where a cell is printed twice, the first table counts. A speedup that is not printed is that of
-    the printed token rates of one table.
+    A cell that is printed twice is taken from the first table. A speed-up that is not printed is
+    computed from the printed token rates of the same table.
     """
     frames = [_read_printed_pair(paper, pair) for pair in dict.fromkeys(pairs)]
     nonempty = [frame for frame in frames if not frame.empty]
@@ -211,7 +217,7 @@ def _read_printed_pair(paper: str, pair: str) -> pd.DataFrame:
     rows = pd.DataFrame(pivot_numbers(numbers))
     if rows.empty:
         return rows
-    rows[LOST] = rows.drop(columns=list(KEYS)).eq("").any(axis=1)  # what is not printed is NaN
+    rows[LOST] = rows.drop(columns=list(KEYS)).eq("").any(axis=1)  # numbers not printed are NaN
     number = {column.name for column in COLUMNS if column.holds == "number"} | {
         "axis_value",
         "table",
@@ -229,7 +235,7 @@ def _read_printed_pair(paper: str, pair: str) -> pd.DataFrame:
 
 
 def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows with all columns that follow from a row alone."""
+    """Adds the columns about trees, tree attention and scores, which need no paper."""
     if rows.empty:
         return rows
     trees = {spec: _make_tree_columns(str(spec)) for spec in rows.spec.unique()}
@@ -264,7 +270,9 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _make_tree_columns(spec: str) -> dict[str, Any]:
-    """Returns the columns of a shorthand; NaN for a name or for a printed line without one."""
+    """Makes the tree columns of a shorthand; NaN for a name, or for a printed line without a
+    shorthand.
+    """
     tree = parse_tree_spec(spec) if spec else None
     if tree is None or tree.form == "name":
         return {"form": "name", **dict.fromkeys(("width", "depth", "nodes", "paths"), nan)}
@@ -285,14 +293,14 @@ def _make_tree_columns(spec: str) -> dict[str, Any]:
 
 
 def join_new_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows with more columns. Raises ValueError: they have one of that name."""
+    """Adds columns to the rows. Raises UsageError if the rows have a column of the same name."""
     if repeats := [str(name) for name in facts if name in rows]:
         raise UsageError(f"rows to draw have a column {repeats[0]!r}, which figures add themselves")
     return rows.join(facts)
 
 
 def add_group_column(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
-    """The rows with ``cell.group``: the task, and of the other settings but x those that differ."""
+    """Adds ``cell.group``: the task, and the settings that differ between groups, except ``x``."""
     titles = pd.Series("", index=rows.index, dtype=object)
     settings_rows = rows.assign(**{x: ""}) if x in rows else rows
     for group in group_rows(settings_rows) if "pair" in rows else ():

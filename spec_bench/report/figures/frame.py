@@ -1,4 +1,4 @@
-"""Figures of a frame of rows: ``spec_bench.plot``."""
+"""Draws any frame of rows: ``spec_bench.plot``."""
 
 from typing import Any
 
@@ -30,24 +30,27 @@ def plot(
     ax: Any = None,
     **words: Any,
 ) -> Any:
-    """Draws rows as the report does, a panel for each group of comparable ones; writes no file.
+    """Draws rows as the report does, one panel per group of comparable rows; writes no file.
 
     Args:
-        rows: what ``run`` or ``sweep`` gave, a ``results.csv``, or a frame of your own with a
+        rows: result of ``run`` or ``sweep``, a ``results.csv``, or a frame of your own with a
             column ``decoder``, and ``spec`` for its trees. ``Y_low`` and ``Y_high`` are intervals.
-        x: a setting such as ``temperature``, or the trees' ``nodes``, ``depth`` or ``width``, gives
-            lines along it; a measured column gives points. By default the decoders.
-        y: by default ``block_efficiency``. Without x and y each decoder and tree has a bar, of its
-            speed-up if that was measured.
-        ax: axes of matplotlib, for a single panel.
-        words: of ``spec_bench.report.figures``, of ``panels.SeriesOptions``: ``mark="line"``,
-            ``best="y"``, ``keep={"decoder": ["sd"]}``; of ``grid.GridStyle``: ``height=3``.
+        x: column of the horizontal axis. A setting such as ``temperature``, or the trees'
+            ``nodes``, ``depth`` or ``width``, gives lines; a measured column gives points. By
+            default the decoders.
+        y: column of the vertical axis, by default ``block_efficiency``. Without x and y each
+            decoder and tree has a bar: its speed-up, or its block efficiency if no speed-up was
+            measured.
+        ax: matplotlib axes to draw on, for a single panel.
+        words: options of ``spec_bench.report.figures``: fields of ``panels.SeriesOptions`` such as
+            ``mark="line"``, ``best="y"`` or ``keep={"decoder": ["sd"]}``, and of
+            ``grid.GridStyle`` such as ``height=3``.
 
     Returns:
-        A matplotlib figure, for ``savefig``; or ``ax``, if given.
+        A matplotlib figure, or ``ax`` if given.
 
     Raises:
-        ValueError: a column is missing or empty, or ``ax`` cannot hold all panels.
+        ValueError: if a column is missing or empty, or ``ax`` cannot hold all panels.
     """
     rows = pd.DataFrame(rows).reset_index(drop=True)
     if rows.empty:
@@ -73,7 +76,7 @@ def plot(
 
 
 def _choose_look(cells: pd.DataFrame, x: str) -> dict[str, Any]:
-    """Lines along a setting, else points."""
+    """Chooses the options for lines along a setting, or else for points."""
     hue = ["decoder"] if x.startswith("tree.") else ["decoder", "spec"]
     if not pd.api.types.is_numeric_dtype(cells[x]):
         return {"hue": hue}

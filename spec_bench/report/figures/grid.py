@@ -1,7 +1,7 @@
-"""A figure as a grid of panels: ``draw_panels(cells, "draft_calls", "mbsu", across="task")``.
+"""Draws a figure as a grid of panels: ``draw_panels(cells, "draft_calls", "mbsu", across="task")``.
 
-A function, if there is one, gets one panel after the other and draws on it. What is above, below
-and around the panels is done here, after what they show.
+The function ``draw`` draws one panel after the other. The heading, legend and note are added here
+when all panels are drawn.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from spec_bench.vocabulary.decoders import MARKERS
 from spec_bench.vocabulary.names import summarise_doubts
 
 ALONE = "as printed"
-"""The setting in the names and headings of figures of the printed numbers."""
+"""The setting in file names and headings of figures that show only printed numbers."""
 _LOST = "Hollow: the best of what could be read, others there are lost; x: all there are lost."
 Grid = list[list[Panel]]
 
@@ -60,18 +60,18 @@ def draw_panels(
     needs: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Iterator[ReportFigure]:
-    """Draws the cells that ``paper.yaml`` names for a figure, a file for each pair.
+    """Draws the cells that ``paper.yaml`` names for a figure; yields one figure per file.
 
     Args:
-        cells: what the figure's function gets.
-        x: column, or several: a column of panels each.
-        y: likewise.
-        of: rows in place of the measured cells.
-        paths_as_rows: draws cells without tree attention, too.
-        files: every combination of these columns' values is a file; by default a pair.
-        together: settings of runs that may differ within a file, besides those on axes.
-        needs: column -> how many values a file has at least.
-        options: all else that ``draw_grid`` takes.
+        cells: the argument of the figure's function.
+        x: column of the horizontal axis; several columns make a column of panels each.
+        y: column of the vertical axis; several columns make a column of panels each.
+        of: rows to draw in place of the measured cells.
+        paths_as_rows: whether cells without tree attention are drawn, too.
+        files: columns; each combination of their values is a file. By default ``pair``.
+        together: run settings that may differ within a file, besides those on axes.
+        needs: column -> least number of different values; files with fewer are not drawn.
+        options: all other arguments of ``draw_grid``.
     """
     if files is None:
         files = () if cells.item.together else "pair"
@@ -92,7 +92,7 @@ def draw_panels(
             *(name for names in facets for name in to_tuple(names)),
         }
         for name in {*to_tuple(x), *to_tuple(y)} - {*cell_rows, *define_all_column_names()}:
-            if "." not in name:  # else of a figure's own making, such as cell.score
+            if "." not in name:  # with a dot it is a column that figures add, such as cell.score
                 raise UsageError(f"no column {name!r}{format_suggestion(name, [*cell_rows])}")
         if GROUP in axes_names:
             axes_names |= {column.name for column in select_identifying_columns(cell_rows)}
@@ -112,20 +112,21 @@ def draw_panels(
 
 @dataclass(frozen=True)
 class GridStyle:
-    """The size of a figure of panels, and what stands around them."""
+    """Size of a grid of panels, and the texts around it."""
 
-    width: float | Sequence[float] = 1.0  # in widths of a page; several: by columns of panels
-    height: float = 2.4  # of a row of panels, in inches
-    rest: float = 0.9  # height of all else, in inches
+    width: float | Sequence[float] = 1.0  # in page widths; a sequence: by number of panel columns
+    height: float = 2.4  # height of a row of panels, in inches
+    rest: float = 0.9  # height of everything else, in inches
     share: str = ""  # "x", "y", "xy": common limits, labelled at the figure's edge only
-    guide: float | None = None  # the height of a grey line in each panel, as of plain decoding
+    guide: float | None = None  # y of a grey line in each panel, such as plain decoding's
     side: str = ""  # text left of each row of panels, in place of the vertical axis's label
-    setting: str = ""  # that the figure's other files have not
-    heading: str = "{pair}"  # above all, a text of all that is plotted
-    heading_size: float = 8  # of its letters
-    legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels; 0: no legend
-    note: str = ""  # below all
-    bars: str = "Bars: 95% intervals over prompts."  # said where intervals are drawn
+    setting: str = ""  # run settings that the figure's other files do not have
+    heading: str = "{pair}"  # template, filled in from all rows that are plotted
+    heading_size: float = 8  # font size of the heading
+    # maximum; a sequence: by number of panel columns; 0: no legend
+    legend_columns: int | Sequence[int] = 4
+    note: str = ""  # text below the panels
+    bars: str = "Bars: 95% intervals over prompts."  # text of the note if intervals are drawn
 
 
 def draw_grid(
@@ -138,20 +139,21 @@ def draw_grid(
     cells: FigureCells | None = None,
     **options: Any,
 ) -> Any:
-    """Draws rows with their derived columns: a figure, None where nothing is plotted.
+    """Draws rows as a grid of panels; returns the figure, None if nothing is plotted.
 
     Args:
-        rows: some.
-        x: column, or several: a column of panels each.
-        y: likewise.
-        draw: draws a panel that it gets, with all words that are none of the figure's; by default
-            ``Panel.series``.
-        ax: matplotlib's axes for the only panel, which are returned.
-        cells: of a paper's figure, whose note names rows that the paper has not.
-        options: the fields of ``GridStyle``; what makes the panels, see ``_lay_out_panels``; and
-            the words that ``draw`` gets.
+        rows: rows with the columns of ``add_figure_columns``.
+        x: column of the horizontal axis; several columns make a column of panels each.
+        y: column of the vertical axis; several columns make a column of panels each.
+        draw: function that draws a panel, called with the panel and all remaining options; by
+            default ``Panel.series``.
+        ax: matplotlib axes for the only panel; they are returned in place of a figure.
+        cells: cells of a paper's figure; its note then names rows that the paper does not have.
+        options: fields of ``GridStyle``, arguments of ``_lay_out_panels``, and options of
+            ``draw``.
     """
-    rows = rows.astype(dict.fromkeys(rows.select_dtypes("str"), object))  # rows are taken often
+    # faster, because rows are selected often
+    rows = rows.astype(dict.fromkeys(rows.select_dtypes("str"), object))
     style = GridStyle(**pop_named(options, GridStyle.__dataclass_fields__))
     layout = pop_named(options, _LAYOUT)
     grid, missing = _lay_out_panels(rows, x, y, **layout)
@@ -169,7 +171,7 @@ def draw_grid(
             _label_panel(grid, down, across, style.share, style.side)
         else:
             axes[down, across].set_axis_off()
-    for panel in panels:  # when all are drawn: common axes fit all
+    for panel in panels:  # after all are drawn, so that common axes fit all panels
         panel.set_lower_limits()
     if ax is not None:
         ax.legend(frameon=False)
@@ -185,7 +187,7 @@ def draw_grid(
 
 
 def _make_figure(lines: int, columns: int, style: GridStyle) -> tuple[ReportFigure, Any]:
-    """Makes an empty figure, with its axes as a grid."""
+    """Makes an empty figure and its grid of axes."""
     inches = TWO_COLUMNS_INCHES * _pick_by_column_count(style.width, columns)
     size = (inches, style.height * lines + style.rest)
     figure = ReportFigure(size, layout="constrained")
@@ -195,7 +197,7 @@ def _make_figure(lines: int, columns: int, style: GridStyle) -> tuple[ReportFigu
 
 
 def _add_texts_around(figure: ReportFigure, grid: Grid, style: GridStyle, by_line: bool) -> None:
-    """Writes the heading, the legend and the note, of a figure whose panels are drawn."""
+    """Adds the heading, the legend and the note to a figure when its panels are drawn."""
     panels = [panel for line in grid for panel in line]
     heading = ", ".join(filter(None, [fill_template(style.heading, figure.rows), style.setting]))
     max_columns = int(_pick_by_column_count(style.legend_columns, len(grid[0])))
@@ -228,22 +230,24 @@ def _lay_out_panels(
     title: str = "",
     printed: pd.DataFrame | None = None,
 ) -> tuple[Grid, list[str]]:
-    """The panels with their rows, and what of the columns that have no numbers was not measured.
+    """Lays out the panels with their rows; returns the grid, and for the note what was not measured
+    or has doubtful times.
 
     Args:
-        rows: all.
-        x: column, or several.
-        y: likewise.
-        keep: column -> value, values or "max" of the rows that are drawn.
-        subject: a row of panels without rows of these values is left out.
-        down: its values are rows of panels; ``cell.group``: comparable cells.
-        across: combinations of these columns' values are columns of panels.
-        by_row: what differs by row of panels: x, y, title, keep, empty.
-        by_column: likewise by column.
-        wrap: so many panels side by side at most.
-        axes: column -> its look.
-        title: above each panel.
-        printed: the paper's numbers of the same pairs.
+        rows: all rows of the file.
+        x: column of the horizontal axis; several columns make a column of panels each.
+        y: column of the vertical axis; several columns make a column of panels each.
+        keep: column -> value, list of values or "max": the rows that are drawn.
+        subject: column -> values; a row of panels is left out if none of its rows has them.
+        down: columns; each combination of their values is a row of panels. ``cell.group`` makes
+            one of each group of comparable cells.
+        across: columns; each combination of their values is a column of panels.
+        by_row: arguments of ``Panel`` that differ by row of panels: x, y, title, keep, empty.
+        by_column: arguments of ``Panel`` that differ by column of panels.
+        wrap: maximum number of panels side by side.
+        axes: column -> its look on an axis.
+        title: template of the title above each panel.
+        printed: the paper's numbers for the same pairs.
     """
     for name, names in (("x", x), ("y", y)):
         if not isinstance(names, str):
@@ -275,8 +279,9 @@ _LAYOUT = signature(_lay_out_panels).parameters
 
 
 def _drop_empty_columns(grid: Grid, block_width: int) -> tuple[Grid, list[str]]:
-    """Drops the columns of panels without numbers; returns the reasons too, lines of the note, but
-    for blocks of ``block_width`` columns that have none at all.
+    """Drops the columns of panels without numbers; returns the grid and the reasons, as lines of
+    the note. Columns of a block of ``block_width`` columns without any numbers are dropped without
+    a reason.
     """
     blocks = {
         i // block_width
@@ -296,7 +301,7 @@ def _drop_empty_columns(grid: Grid, block_width: int) -> tuple[Grid, list[str]]:
 
 
 def _describe_foreign_rows(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:
-    """Says of which other runs rows are, at which temperatures that the paper does not have."""
+    """Describes the temperatures and experiments of rows that the paper's figure does not have."""
     if cells is None or "temperature" not in rows:
         return []
     unlike = rows[~cells.mask_paper_temperatures(rows)].temperature.unique()
@@ -312,7 +317,9 @@ def _describe_foreign_rows(cells: FigureCells | None, rows: pd.DataFrame) -> lis
 
 
 def _list_value_combinations(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the combinations of values; of one column of numbers ascending, else as they come."""
+    """Lists the combinations of values of some columns in order of occurrence; values of a single
+    numeric column are ascending.
+    """
     if not columns or rows.empty:
         return [] if rows.empty else [{}]
     values = rows[list(columns)].drop_duplicates()
@@ -322,7 +329,7 @@ def _list_value_combinations(rows: pd.DataFrame, columns: Sequence[str]) -> list
 
 
 def _select_equal_rows(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns the rows with these values."""
+    """Selects the rows with these values."""
     mask = pd.Series(True, rows.index)
     for name, value in values.items():
         mask &= rows[name] == value
@@ -330,14 +337,14 @@ def _select_equal_rows(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Data
 
 
 def wrap_single_axes(ax: Any, titles: Sequence[str]) -> Any:
-    """Returns axes as a grid. Raises ValueError: they are to hold several panels."""
+    """Wraps axes in a grid of one panel. Raises UsageError if there are several panels."""
     if ax is not None and len(titles) > 1:
         raise UsageError(f"ax takes one panel, and these rows make several: {', '.join(titles)}")
     return np.array([[ax]])
 
 
 def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -> None:
-    """Draws a panel; where it has no numbers it says why."""
+    """Draws a panel; if it has no numbers, writes the reason into it."""
     plot = panel.plot
     if panel.drawable_rows.empty:
         plot.set_axis_off()
@@ -360,7 +367,7 @@ def _label_panel(
     share: str,
     side: str,
 ) -> None:
-    """Title and axes' labels; common axes and sides are labelled at the edge only."""
+    """Writes a panel's title and axis labels; shared labels only at the edge of the figure."""
     panel = grid[row_index][column_index]
     plot = panel.plot
     if panel.title and not (plot.get_title() or plot.get_legend() or (row_index and side)):
@@ -387,7 +394,7 @@ def _add_heading_and_legend(
     heading: str,
     size: float,
 ) -> None:
-    """The heading, and below it the legend of all panels."""
+    """Adds the heading, and below it the legend of all panels with as many columns as fit."""
     if not entries:
         figure.suptitle(heading, fontsize=size)
     for columns in range(min(max_columns, len(entries)), 0, -1):
@@ -401,8 +408,8 @@ def _add_heading_and_legend(
 
 
 def _make_legend_entries(grid: Grid, row_by_row: bool) -> list[Line2D]:
-    """Returns the legend of colours and markers; ``row_by_row``: of one row of panels
-    after another.
+    """Makes the legend's entries for colours and markers, with ``row_by_row`` ordered by row of
+    panels.
     """
     lines = [[series_item for panel in line for series_item in panel.drawn] for line in grid]
     parts = lines if row_by_row else [[series_item for line in lines for series_item in line]]
@@ -429,7 +436,9 @@ def _make_legend_entries(grid: Grid, row_by_row: bool) -> list[Line2D]:
 
 
 def _format_note(figure: ReportFigure, texts: Sequence[str], panels: Sequence[Panel]) -> str:
-    """What is said below a figure, of all that it might show only what it does."""
+    """Formats the note below a figure; texts about lost numbers, prompts or stand-in drafts only if
+    they apply.
+    """
     rows = figure.rows
     has_lost = any(series.lost for panel in panels for series in panel.drawn)
     config = read_pair_configs().get(fill_template("{pair}", rows))
@@ -445,6 +454,8 @@ def _format_note(figure: ReportFigure, texts: Sequence[str], panels: Sequence[Pa
 
 
 def _pick_by_column_count(values: float | Sequence[float], columns: int) -> float:
-    """Returns the value for so many columns of panels; the last holds for more."""
+    """Returns the value for a number of panel columns; the last value also
+    holds for more columns.
+    """
     choices = [values] if isinstance(values, int | float) else values
     return choices[min(columns, len(choices)) - 1]

@@ -1,8 +1,8 @@
-"""A panel of a figure: its rows, and what draws them on matplotlib's axes, ``panel.plot``.
+"""A panel of a figure: its rows, and the methods that draw them on matplotlib axes, ``panel.plot``.
 
-``panel.series(mark="line")`` draws a colour for each decoder. Columns are those of ``results.csv``
-and those of ``cells``, such as ``tree.depth`` and ``cell.score``; texts may name columns in braces
-(``style``).
+``panel.series(mark="line")`` draws a line for each decoder in its colour. Columns are those of
+``results.csv`` and those of ``cells``, such as ``tree.depth`` and ``cell.score``; texts may name
+columns in braces (``style``).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import ENDS, find_column, select_identifying_columns
 
 _MARKS = ("line", "point", "front")
-_ASKED = ["pair", "task"]  # printed and measured alike
-_SAMPLING = ["temperature", "top_k", "top_p"]  # likewise, where it is printed
-_OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
+_ASKED = ["pair", "task"]  # must be equal in printed and measured cells
+_SAMPLING = ["temperature", "top_k", "top_p"]  # must be equal, too, if printed
+_OF_A_LINE = ("draft",)  # cells of a line have equal values of these and of the run settings
 _STYLE = {
     "markersize": 4.0,
     "linewidth": 1.2,
     "elinewidth": 0.6,
     "capsize": 0.0,
 }
-_MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
+_MANY = 12  # if a panel has more texts beside marks, they are smaller so as not to overlap
 _SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
 
 
@@ -52,49 +52,52 @@ class Axis(NamedTuple):
 
     label: str | None = None  # by default the column's title, with its unit if it is a rate
     log: bool = False  # base 2, with a tick at each value
-    ticks: tuple[float, ...] = ()  # none: matplotlib's choice
+    ticks: tuple[float, ...] = ()  # empty: matplotlib's choice
     low: float | None = None  # lower limit
-    hint: str = ""  # how to measure the column; said where it has no numbers
+    hint: str = ""  # how to measure the column, for panels without numbers
 
 
 class DrawnSeries(NamedTuple):
-    """The rows that are drawn in one colour, in the order of the line."""
+    """Rows drawn as one series, in the order of its line."""
 
     rows: pd.DataFrame
     look: SeriesStyle
-    label: str  # in the legend; "": in none
+    label: str  # label in the legend; "": not listed
     shape: str  # its marker's label in the legend
     mark: str
     printed: bool
     handle: dict[str, Any]  # its look in the legend
-    lost: Sequence[float] = ()  # where along x a number of the paper's could not be read
+    lost: Sequence[float] = ()  # values of x at which a printed number could not be read
 
 
 @dataclass(frozen=True)
 class SeriesOptions:
     """Which rows of a panel are drawn as series, and how."""
 
-    # column -> value, values or "max" of the rows that are drawn, of the panel's
+    # column -> value, list of values or "max": which of the panel's rows are drawn
     keep: Mapping[str, Any] = field(default_factory=dict)
-    printed: bool = False  # the paper's numbers, of the pairs, tasks and sampling measured here
-    best: str = ""  # of a series' rows at one x the one with the most of this column; "y": of y
-    hue: Names = "decoder"  # columns whose values are a series each
-    marker: str = ""  # a column whose values have a marker each; by default the series have
+    # whether to draw the paper's numbers, for the pairs, tasks and sampling measured in the panel
+    printed: bool = False
+    # draws of a series' rows at one x only the one with the most of this column; "y": of y
+    best: str = ""
+    hue: Names = "decoder"  # columns; each combination of their values is a series
+    marker: str = ""  # column; each of its values has a marker. By default each series has one
     mark: str = "point"  # or "line", or "front": the Pareto front as steps
-    order: str = ""  # the column along which a line goes, by default x
-    dodge: float | None = None  # how far apart series stand; a factor on a logarithmic axis
-    label: str | None = None  # of a series in the legend; "": it is not listed
-    shape: str = ""  # of a marker in the legend, where there is ``marker``
+    order: str = ""  # column that orders the points of a line, by default x
+    dodge: float | None = None  # distance between series along x; a factor on a logarithmic axis
+    label: str | None = None  # template of a series' label in the legend; "": not listed
+    shape: str = ""  # template of a marker's label in the legend, with ``marker``
     # value of hue -> colour, marker or both: "blue", " x", "blue o"; "" is for all
     looks: Mapping[str, str] = field(default_factory=dict)
-    shade: float | None = None  # colours from dark to light, so far, by the value of hue
+    # colours from dark to light by the value of hue, up to this share of the colour map
+    shade: float | None = None
     dashed: bool | Collection[str] = False  # all lines, or those of some values of hue
     faint: float | None = None  # opacity of the error bars
-    write: str = ""  # beside each mark; left out where its column has no value
-    caption: str = ""  # said in the note if something is drawn
+    write: str = ""  # template of a text beside each mark; omitted if its column has no value
+    caption: str = ""  # text of the note if something is drawn
 
     def make_legend_look(self, look: SeriesStyle, has_markers: bool) -> dict[str, Any]:
-        """Returns what matplotlib draws a series' entry of the legend with."""
+        """Returns the matplotlib properties of a series' entry in the legend."""
         handle: dict[str, Any] = {"color": GREY if self.printed else look.colour}
         if self.marker or has_markers:
             shape = {"marker": "o"} if self.marker else {"marker": look.marker, "markersize": 4}
@@ -106,26 +109,26 @@ class SeriesOptions:
 
 @dataclass
 class Panel:
-    """One panel: the rows at its place, and what is drawn of them."""
+    """One panel: its rows, and the series drawn from them."""
 
-    rows: pd.DataFrame  # of its place, plotted or not
-    file_rows: pd.DataFrame  # of all panels
+    rows: pd.DataFrame  # rows of the panel, drawn or not
+    file_rows: pd.DataFrame  # rows of all panels of the file
     x: str
     y: str
     title: str
     axes: Mapping[str, Axis]
-    printed: pd.DataFrame | None  # the paper's numbers; None: they are the rows
+    printed: pd.DataFrame | None  # the paper's numbers; None: there are none beside the rows
     keep: Mapping[str, Any]  # which of its rows are drawn
-    empty: str = ""  # said where nothing is drawn; by default why it was not measured
-    plot: Any = None  # matplotlib's axes
+    empty: str = ""  # text if nothing is drawn; by default the reason why it was not measured
+    plot: Any = None  # matplotlib axes
     drawn: list[DrawnSeries] = field(default_factory=list)
-    captions: list[str] = field(default_factory=list)  # said in the note
+    captions: list[str] = field(default_factory=list)  # texts of the note
     _texts: list[tuple[int, float, float, str]] = field(default_factory=list)
     _formatted: bool = False
 
     @cached_property
     def drawable_rows(self) -> pd.DataFrame:
-        """The rows that can be drawn, of those that are kept."""
+        """The kept rows that have values of x and y."""
         if not {self.x, self.y} <= set(self.rows):
             return self.rows[:0]
         return filter_rows(self.rows, self.keep).dropna(subset=[self.x, self.y])
@@ -136,11 +139,12 @@ class Panel:
         return list(values) if any(isinstance(value, str) for value in values) else sorted(values)
 
     def series(self, **options: Any) -> list[DrawnSeries]:
-        """Draws rows, each value of ``hue`` in its colour.
+        """Draws the rows as series, one for each value of ``hue``; returns the series.
 
         Args:
-            options: the fields of ``SeriesOptions``; all others as matplotlib's ``errorbar`` takes
-                them: ``markersize=0`` draws lines alone.
+            options: fields of ``SeriesOptions``; and ``markersize``, ``linewidth``, ``elinewidth``,
+                ``capsize`` and ``alpha`` of matplotlib's ``errorbar``: ``markersize=0`` draws
+                lines alone.
         """
         chosen = SeriesOptions(**pop_named(options, SeriesOptions.__dataclass_fields__))
         if chosen.mark not in _MARKS:
@@ -159,7 +163,9 @@ class Panel:
         return result
 
     def _make_series(self, chosen: SeriesOptions, has_markers: bool) -> list[DrawnSeries]:
-        """Splits the chosen rows into series, each with its look; none without x and y."""
+        """Splits the chosen rows into series, each with its look; no series if column x or y is
+        missing.
+        """
         rows = self._select_printed_rows() if chosen.printed else self.rows
         x, y, marker = self.x, self.y, chosen.marker
         if not {x, y} <= set(rows):
@@ -204,14 +210,16 @@ class Panel:
         return result
 
     def set_lower_limits(self) -> None:
-        """Sets the axes' lower limits that the columns' looks give."""
+        """Sets the lower limits of the axes that the looks of x and y define."""
         looks = [self.axes.get(column) for column in (self.x, self.y)]
         low = [None if look is None else look.low for look in looks]
         if self.drawn and low != [None, None]:
             self.plot.set(xlim=(low[0], None), ylim=(low[1], None))
 
     def _select_printed_rows(self) -> pd.DataFrame:
-        """The paper's cells of the pairs, tasks and sampling that were measured here."""
+        """Selects the paper's cells of the pairs, tasks and sampling that were measured in this
+        panel.
+        """
         printed_rows = self.printed
         if printed_rows is None or self.x not in printed_rows:
             return pd.DataFrame()
@@ -221,14 +229,16 @@ class Panel:
             on=_ASKED,
             suffixes=("", "_here"),
         )
-        for name in _SAMPLING:  # empty: the paper prints none
+        for name in _SAMPLING:  # NaN if the paper prints none
             matching_rows = matching_rows[
                 matching_rows[name].isna() | (matching_rows[name] == matching_rows[f"{name}_here"])
             ]
         return printed_rows.loc[matching_rows["index"].unique()].dropna(subset=[self.x])
 
     def _collect_mark_texts(self, rows: pd.DataFrame, template: str) -> None:
-        """Fills a text for each row's mark; none where a column that it names has no value."""
+        """Fills in a template for each row and keeps the texts for ``write_mark_texts``. Skips rows
+        without a value in a column that the template names.
+        """
         for index, row in rows.iterrows():
             text = fill_template(template, rows.loc[[index]])
             if text and has_named_values(template, row):
@@ -240,11 +250,11 @@ class Panel:
         style: dict[str, Any],
         chosen: SeriesOptions,
     ) -> None:
-        """Draws a series' marks with their intervals, its lines, or its front."""
+        """Draws a series: marks with their intervals, lines, or a Pareto front."""
         look = series.look
         dodge = chosen.dodge
         if series.mark == "front":
-            # Between two points of the front one gets the worse of both.
+            # Between two points of the front the worse of their values holds.
             steps = "pre" if _is_better_high(self.x) else "post"
             line_style = {"color": look.colour, "linewidth": style["linewidth"]}
             self.plot.step(series.rows[self.x], series.rows[self.y], where=steps, **line_style)
@@ -295,12 +305,12 @@ class Panel:
 
     @cached_property
     def _x_categories(self) -> list[str]:
-        """Categories along an x that is text, the same in all panels; none for numbers."""
+        """Categories along an x that is text, the same in all panels; empty if x is a number."""
         values = self.list_values(self.x)
         return values if any(isinstance(value, str) for value in values) else []
 
     def format_axes(self) -> None:
-        """Sets the ticks; after the series, whose limits they widen."""
+        """Sets scales and ticks once. Must follow the series, because ticks widen their limits."""
         if self._formatted:
             return
         self._formatted = True
@@ -321,7 +331,9 @@ class Panel:
         return self.axes.get(column, Axis())
 
     def format_axis_label(self, column: str) -> str:
-        """Returns an axis's label: ``cell.score`` is one of the scores."""
+        """Returns the label of a column on an axis; ``cell.score`` gets the label of the score it
+        holds.
+        """
         names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
         real = str(names[0]) if column == SCORE and len(names) == 1 else column
         label = (self.axes.get(real) or self._get_axis(column)).label
@@ -333,7 +345,7 @@ class Panel:
 
     @property
     def empty_reason(self) -> str:
-        """The reason for an empty panel, in words."""
+        """Text that explains why the panel is empty."""
         has_y = self.y in self.rows and self.rows[self.y].notna().any()
         missing = self.x if has_y else self.y
         reasons = (get_empty_reason(row, missing) for row in to_rows(self.rows))
@@ -344,14 +356,15 @@ class Panel:
     def write_mark_texts(self) -> None:
         """Writes each text beside its mark, on the side where most room is left.
 
-        Room is the distance to marks and texts, in sizes of the text; none is beyond the panel.
+        Room is the distance to marks and other texts, in units of the text's size. Places beyond
+        the panel have no room.
         """
         if not self._texts:
             return
         marks = sorted(self._texts)
         plot = self.plot
         size = 5.5 if len(marks) > _MANY else 6.5
-        plot.figure.draw_without_rendering()  # lays out the axes: places on paper are known
+        plot.figure.draw_without_rendering()  # lays out the axes, so that positions are known
         places = plot.transData.transform([(x, y) for _, x, y, _ in marks]) * 72 / plot.figure.dpi
         occupied = [(float(x), float(y)) for x, y in places]
         left_edge, right_edge = (
@@ -378,12 +391,14 @@ class Panel:
 
 
 def pop_named(options: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Removes the options of these names from a dict and returns them."""
+    """Removes the options with these names from a dict and returns them."""
     return {name: options.pop(name) for name in [*options] if name in names}
 
 
 def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns the rows with these values, column by column; ``"max"``: with the largest."""
+    """Selects the rows with the given values, column by column; ``"max"`` selects the largest
+    value. If a column is missing, ``"max"`` keeps all rows, any other value none.
+    """
     for name, choice in keep.items():
         if choice == "max":
             rows = rows[rows[name] == rows[name].max()] if name in rows else rows
@@ -402,8 +417,8 @@ def _select_best_rows(
     y: str,
     best: str,
 ) -> pd.DataFrame:
-    """Drops rows without numbers; of rows that agree in ``keys`` keeps the one with the most of
-    column ``best`` ("y": of y), if there is one.
+    """Drops rows without numbers. With ``best``, keeps of the rows that agree in ``keys`` the one
+    with the largest value of that column ("y": of y).
     """
     judge_column = y if best in ("y", "") else best
     rows = rows.dropna(subset=[x, judge_column])
@@ -414,7 +429,7 @@ def _select_best_rows(
 
 
 def _split_lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """A series by its lines: cells of one differ in nothing but x and order."""
+    """Splits a series into lines; the cells of a line differ only in the columns ``along``."""
     setting_names = [*(column.name for column in select_identifying_columns(rows)), *_OF_A_LINE]
     other_names = [name for name in setting_names if name in rows and name not in along]
     names = [name for name in other_names if rows[name].nunique(dropna=False) > 1]
@@ -423,7 +438,7 @@ def _split_lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFr
 
 
 def _compute_bar_lengths(rows: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
-    """Returns the lengths of error bars; None where no row knows its interval."""
+    """Computes the lengths of error bars; None if no row has an interval."""
     names = [column, *(f"{column}{end}" for end in ENDS)]
     if names[1] not in rows or rows[names[1]].isna().all():
         return None
@@ -437,7 +452,7 @@ def _format_series_label(
     x: str,
     y: str,
 ) -> str:
-    """Returns a series' name in the legend: of all its rows in the file, in whichever panel."""
+    """Formats a series' label in the legend, from all of its rows in the file, in any panel."""
     r = compute_correlation(part[x], part[y]) if "{correlation}" in template else None
     extras = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
     return fill_template(template, label_rows, **extras)
@@ -449,8 +464,8 @@ def _is_better_high(column: str) -> bool:
 
 
 def select_pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Returns the rows that no other beats, being as good in both columns and better in one, x
-    ascending; of equal ones the first.
+    """Selects the Pareto front, x ascending: the rows that no other row beats by being as good in
+    both columns and better in one. Of equal rows the first is selected.
     """
     worth = rows[[x, y]] * [1 if _is_better_high(name) else -1 for name in (x, y)]
     worth = worth.sort_values([x, y], ascending=False, kind="stable")
@@ -459,5 +474,5 @@ def select_pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 
 def panels(*_: object, **__: object) -> None:
-    """Refuses figures as they were drawn before ``draw_panels``."""
+    """Raises UsageError: ``draw_panels`` has replaced this function."""
     raise UsageError("panels() is now draw_panels() of figures.grid: experiments/README.md")

@@ -1,8 +1,9 @@
-"""The look of figures: sizes, the colour and marker of a series, texts, and how files come out.
+"""The look of figures: sizes, colours and markers of series, templates of texts, and writing files.
 
-Texts name columns in braces: ``{task}, t = {tree.threshold:g}``. A column is written if all rows
-have one value of it, and is empty otherwise; its name with an s (``{tasks}``) lists all values.
-``{paths:path}`` counts: 1 path, 2 paths. ``{marks}`` are the marks of rows that are not exact.
+Templates name columns in braces: ``{task}, t = {tree.threshold:g}``. A column is written if all
+rows have one value of it, and is empty otherwise; its name with an s (``{tasks}``) lists all
+values. ``{paths:path}`` counts: 1 path, 2 paths. ``{marks}`` are the marks of rows that are not
+exact.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _CYCLE = {"axes.prop_cycle": cycler(color=[colour.light for colour in PALETTE])}
 
 
 class SeriesStyle(NamedTuple):
-    """The distinctive look of a series."""
+    """Colour, marker and line of a series."""
 
-    series_index: int  # its place among the series of its layer
-    offset: float  # how many places it stands from the middle one
+    series_index: int  # its index among the values of hue
+    offset: float  # its index minus that of the middle series
     colour: Any
     marker: str
     dashed: bool
@@ -55,9 +56,10 @@ def assign_styles(
     shade: float | None,
     dashed: bool | Collection[str],
 ) -> dict[tuple[Any, ...], SeriesStyle]:
-    """The looks of series, by their value of hue, in all panels of a file: numbers ascending, what
-    ``keep`` or ``looks`` list in that order, else as they come. A decoder has its own colour in
-    every figure, and its marker where its trees are one series.
+    """Assigns a style to each value of ``hue``, the same in all panels of a file. Values that
+    ``keep`` or ``looks`` list come first, in that order; without such a list numbers are ascending,
+    and other values are in order of occurrence. A decoder has the same colour in every figure, and
+    the same marker if all its trees are one series.
     """
     values = (
         [tuple(row_values) for row_values in rows[list(hue)].drop_duplicates().to_numpy()]
@@ -91,16 +93,16 @@ def assign_styles(
 
 
 def assign_markers(values: pd.Series) -> dict[Any, str]:
-    """Returns a marker for each value of a column."""
+    """Assigns a marker to each value of a column."""
     sorted_values = sorted(values.dropna().unique())
     return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(sorted_values)}
 
 
 class ReportFigure(Figure):
-    """A figure that pyplot does not know, and that a notebook shows."""
+    """A matplotlib figure that pyplot does not manage, and that notebooks display."""
 
-    rows: pd.DataFrame | None = None  # that it shows
-    setting = ""  # that the figure's other files have not
+    rows: pd.DataFrame | None = None  # the rows that it shows
+    setting = ""  # run settings that the figure's other files do not have
     missing: tuple[str, ...] = ()  # what was not measured, and why
     grid: Sequence[Sequence[Any]] = ()  # its panels, row by row, with what they show
 
@@ -111,7 +113,9 @@ class ReportFigure(Figure):
 
 
 def figure_settings_applied() -> AbstractContextManager[None]:
-    """A context in which everything drawn has the figures' sizes; ticks are made when saved."""
+    """Returns a context with the figures' matplotlib settings. Figures are drawn and saved within
+    it, because ticks are made when saving.
+    """
     return matplotlib.rc_context(_CYCLE, _SETTINGS)
 
 
@@ -122,18 +126,20 @@ def save_figure(
     formats: Sequence[str],
     dpi: int = _DPI,
 ) -> list[Path]:
-    """Writes ``name.png``, ``name.pdf`` or both; the same figure gives the same bytes."""
+    """Writes a figure as ``name`` with the suffix of each format; returns the paths. The same
+    figure gives the same bytes.
+    """
     figure.set_dpi(dpi)
-    FigureCanvasAgg(figure)  # one canvas lays out and draws: a text is measured once
+    FigureCanvasAgg(figure)  # the same canvas for layout and drawing: each text is measured once
     notes = {note: note.get_text() for note in figure.texts if note.get_wrap()}
     for note, text in notes.items():
         note.set(text=wrap_note(figure, note, text), wrap=False)
     if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)  # once: every format would lay out and draw one more time
+        engine.execute(figure)  # once, because every format would lay out and draw again
         figure.set_layout_engine(None)
     paths = [folder / f"{name}.{suffix}" for suffix in formats]
     for path in paths:
-        is_pdf = path.suffix == ".pdf"  # a PNG bears no date
+        is_pdf = path.suffix == ".pdf"  # a PNG has no date
         metadata = {"CreationDate": None} if is_pdf else None
         with atomic_replace(path) as partial:
             figure.savefig(partial, format=path.suffix[1:], dpi=dpi, metadata=metadata)
@@ -143,7 +149,9 @@ def save_figure(
 
 
 def wrap_note(figure: Any, note: Any, text: str) -> str:
-    """Breaks lines as matplotlib does, which measures each word, and that for every format."""
+    """Wraps a text into lines like matplotlib, but faster: matplotlib measures each word, for every
+    format.
+    """
     room = figure.bbox.width * (1 - note.get_position()[0])
     renderer = figure.canvas.get_renderer()
 
@@ -164,7 +172,7 @@ def wrap_note(figure: Any, note: Any, text: str) -> str:
 
 
 def fill_template(text: str, rows: pd.DataFrame, **extras: object) -> str:
-    """The text with its braces filled: from columns of the rows, or from ``extras``."""
+    """Fills in the names in braces of a text, from columns of the rows or from ``extras``."""
     values_known = {"marks": format_inexact_marks(rows), **extras}
 
     def format_shown(value: Any) -> Any:
@@ -188,12 +196,14 @@ def fill_template(text: str, rows: pd.DataFrame, **extras: object) -> str:
 
 
 def has_named_values(text: str, row: Mapping[str, Any]) -> bool:
-    """Returns whether a row has a value in every column that a text names."""
+    """Returns whether a row has a value in each of its columns that a text names."""
     return not any(name in row and pd.isna(row[name]) for name, _ in _NAMED.findall(text))
 
 
 def format_inexact_marks(rows: pd.DataFrame) -> str:
-    """The marks of rows that are not exact, for a title; another engine's row is named."""
+    """Formats the marks of rows that are not exact, for a title; decoders of another engine are
+    named.
+    """
     if "lossless" not in rows:
         return ""
     texts_by_mark = {mark: text for mark, text in MARKS.items() if (rows.lossless == mark).any()}

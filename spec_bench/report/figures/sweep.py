@@ -1,6 +1,6 @@
-"""The picture of any results file: a bar for each decoder and tree, the fastest on top.
+"""Draws the picture of any results file: a bar for each decoder and tree, the fastest on top.
 
-It shows speed-ups over plain decoding, or block efficiency where none was measured.
+It shows speed-ups over plain decoding, or block efficiency if no speed-up was measured.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ _NUMBER: dict[str, Any] = {
         "alpha": 0.8,
     },
 }
-# bars of a panel, panels, panels side by side; at most
+# maximum number of bars in a panel, of panels, and of panels side by side
 _BARS = 30
 _PANELS = 9
 _ACROSS = 3
@@ -65,7 +65,7 @@ _DOUBTFUL = "////"
 
 
 def save_sweep_picture(groups: Sequence[Group], path: Path) -> bool:
-    """Draws the picture as PNG; returns False, and writes nothing, where nothing has a value."""
+    """Draws the picture as PNG. Returns False, and writes nothing, if no row has a value."""
     with figure_settings_applied():
         figure = draw_sweep_bars(groups)
         if figure is not None:
@@ -74,10 +74,11 @@ def save_sweep_picture(groups: Sequence[Group], path: Path) -> bool:
 
 
 def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
-    """Returns matplotlib's figure, a panel for each task; None where nothing has a value.
+    """Draws a panel of bars for each group; returns the matplotlib figure, None if no row has a
+    value.
 
-    A panel has the 30 fastest at most, a picture nine panels; a line says what is left out. A
-    single panel is drawn on ``ax``, if given, which is returned.
+    A panel has at most the 30 fastest bars, a picture at most nine panels; the heading names what
+    is left out. If ``ax`` is given, the only panel is drawn on it, and ``ax`` is returned.
     """
     valid_rows = _drop_failed_and_baseline_rows(pd.concat([group.rows for group in groups]))
     measure = find_filled_column(valid_rows, _MEASURES)
@@ -89,10 +90,10 @@ def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
         if len(bars := _select_bars(group, measure))
     ]
     if confirmations := [panel for panel in panels if panel[1].iloc[0].get("stage") == "confirm"]:
-        panels = confirmations  # a search's screening says whom to confirm, nothing more
+        panels = confirmations  # a search's screening only selects trees to confirm
     panels_drawn = panels[:_PANELS]
     bars_drawn = pd.concat([bars for _, bars in panels_drawn])
-    # All panels have one order: that of the geometric mean over their tasks.
+    # All panels have the same order, by the geometric mean over panels.
     means = np.log(bars_drawn[measure].clip(lower=1e-9)).groupby(bars_drawn["bar"]).mean()
     order = list(means.sort_values(kind="stable").index)
     labels = order[-_BARS:]
@@ -134,8 +135,8 @@ def _drop_failed_and_baseline_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _select_bars(group: Group, measure: str) -> pd.DataFrame:
-    """A group's cells that have a value: ``bar`` is how each is named, ``family`` its colour,
-    ``doubtful`` whether its times decide nothing.
+    """Selects a group's cells that have a value, and adds ``bar`` (the label), ``family`` (the kind
+    of decoder, which has a colour) and ``doubtful`` (whether the times are doubtful).
     """
     rows = group.rows.assign(spec=format_tree_titles(group.rows))
     rows = _drop_failed_and_baseline_rows(rows)[lambda frame: frame[measure].notna()]
@@ -209,7 +210,9 @@ def _format_heading(
     cells_left_out: int,
     panels_left_out: int,
 ) -> str:
-    """Says what is drawn, of which pair, task and prompts, on which device, and what is not."""
+    """Formats the heading: what is drawn, for which pair, task and prompts, on which device, and
+    what is left out.
+    """
     rows = pd.concat([bars for _, bars in panel_bars])
     title = panel_bars[0][0] if len(panel_bars) == 1 else ""
     facts = (
@@ -233,7 +236,7 @@ def _format_heading(
 
 
 def _format_device(rows: pd.DataFrame) -> str:
-    """Returns what decoded; "" where rows name several."""
+    """Describes the device that decoded; "" if the rows name several."""
     known = {name: {*rows[name].dropna()} for name in _PLACE if name in rows}
     if any(len(values) > 1 for values in known.values()):
         return ""

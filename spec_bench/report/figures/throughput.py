@@ -1,7 +1,9 @@
-"""Speed of one request against throughput of all: rows of one decoder by how many are under way.
+"""Compares the speed of one request with the throughput of all, by number of requests that decode
+together.
 
-The more requests decode together, the less a target call that verifies a tree is worth: from where
-on speculation stops paying is read off the speed-ups over plain decoding at equal concurrency.
+The more requests decode together, the less is gained by verifying a tree in one target call. The
+speed-ups over plain decoding at equal concurrency show at how many requests speculation stops
+paying.
 """
 
 import math
@@ -38,7 +40,7 @@ _HEADS = (
 
 
 class ThroughputLine(NamedTuple):
-    """The rows of one decoder that differ in the requests together, ascending."""
+    """Rows of one decoder, ascending by the number of requests that decode together."""
 
     group_title: str
     title: str
@@ -46,7 +48,7 @@ class ThroughputLine(NamedTuple):
 
 
 def split_throughput_lines(rows: pd.DataFrame) -> list[ThroughputLine]:
-    """Splits rows by group and decoder. Raises ValueError: none has a throughput."""
+    """Splits rows by group and decoder. Raises UsageError if no row has a throughput."""
     valid_rows = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
     if valid_rows.empty:
         raise UsageError("no row has tokens/s of a request and of all: nothing was timed")
@@ -62,8 +64,8 @@ def split_throughput_lines(rows: pd.DataFrame) -> list[ThroughputLine]:
 
 
 def describe_crossing(speedups_by_requests: Sequence[Sequence[float]]) -> str:
-    """Returns from where on speculation stops paying, in words; points are (requests together,
-    speed-up, its interval's ends), rising.
+    """Describes at how many requests speculation stops paying. Points are (requests together,
+    speed-up, low and high end of its interval), ascending. Returns "" for fewer than two points.
     """
 
     def join_numbers(numbers: Sequence[float]) -> str:
@@ -90,7 +92,9 @@ def describe_crossing(speedups_by_requests: Sequence[Sequence[float]]) -> str:
 
 
 def draw_and_format_throughput(file: Path, mixed_models: bool = False) -> str:
-    """Returns a file's table as text, its figure drawn beside it. Raises ValueError: no times."""
+    """Formats the throughputs of a results file as a text table, and draws its figure in the same
+    folder. Raises UsageError if nothing was timed.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -123,7 +127,9 @@ def draw_and_format_throughput(file: Path, mixed_models: bool = False) -> str:
 
 
 def draw_throughput(lines: Sequence[ThroughputLine], path: Path) -> None:
-    """Left: tokens/s of all over tokens/s of one. Right: the speed-up over plain decoding."""
+    """Draws, for each group, tokens/s of all requests against tokens/s of one (left), and the
+    speed-up over plain decoding (right).
+    """
     from spec_bench.report.figures.grid import Axis, draw_grid
     from spec_bench.report.figures.style import GREY, figure_settings_applied, save_figure
 
