@@ -16,20 +16,20 @@ if "SPEC_BENCH_CACHE" not in os.environ:  # nobody's own is read or written
     os.environ["SPEC_BENCH_CACHE"] = tempfile.mkdtemp(prefix="spec_bench_cache_")
     atexit.register(shutil.rmtree, os.environ["SPEC_BENCH_CACHE"], ignore_errors=True)
 
-from spec_bench.measure import provenance
+from spec_bench.measure import monitors
 from tests import warm
 
 SLOW = Path(__file__).with_name("slow.yaml")
 SKIPS = Path(__file__).with_name("skips.yaml")
 
 
-CORE_WAITS = provenance.read_thread_waits_s
+CORE_WAITS = monitors.read_thread_waits_s
 
 
 def pytest_configure():
     gc.set_threshold(100_000, 50)  # a tenth of the tests' time, for garbage that there is little of
     # Tests run beside others: what their jobs say must not hang on how busy the machine is.
-    provenance.read_thread_waits_s = dict
+    monitors.read_thread_waits_s = dict
     # Hydra closes every log handler that there is, and absl's closes the stream that was standard
     # error when it was imported, unless that is the interpreter's own: pytest's would be gone.
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__

@@ -8,8 +8,8 @@ from typing import Any
 import spec_bench
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
+from spec_bench.server.calls import Counters, parse_prometheus_counters
 from spec_bench.server.endpoint import ServerClient
-from spec_bench.server.stream import Counters, parse_prometheus_counters
 from spec_bench.system import files
 
 OURS = {  # what the same thing is called here

@@ -34,13 +34,8 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, make_random_module
 from spec_bench.engine.plain import COMPILE
-from spec_bench.measure import roofline
-from spec_bench.measure.roofline import (
-    ForwardPassByteCounts,
-    count_decode_bytes,
-    count_model_bytes,
-    get_free_bytes,
-)
+from spec_bench.measure.bandwidth import get_free_bytes, measure_bytes_per_s
+from spec_bench.measure.roofline import ForwardPassByteCounts, count_decode_bytes, count_model_bytes
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
@@ -228,7 +223,7 @@ def decode_pair(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
         build_decoder(simulated_settings(row), target, [draft], sampling, 1, pool) for row in rows
     ]
     costs = [count_model_bytes(model.module, model.bytes_per_slot) for model in (target, draft)]
-    bytes_per_s = roofline.measure_bytes_per_s(target.module) or float("nan")
+    bytes_per_s = measure_bytes_per_s(target.module) or float("nan")
     settings = {
         "table": options.table,
         "dtype": options.dtype,

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.audit import AUDIT_PARTS, models
+from spec_bench.audit import AUDIT_PARTS, models, served_tokens
 from spec_bench.audit.beams import (
     enumerate_accepted_counts_error,
     enumerate_beam_error,
@@ -35,13 +35,12 @@ from spec_bench.audit.decoders import (
     sample_decoder_p_value,
 )
 from spec_bench.audit.models import audit_pair
+from spec_bench.audit.path_rules import enumerate_path_rule_error, iter_path_rule_cases
 from spec_bench.audit.rules import (
     MAX_CHILDREN,
     TOLERANCE,
     EnumeratedError,
-    enumerate_path_rule_error,
     enumerate_rule_error,
-    iter_path_rule_cases,
     iter_rule_cases,
 )
 from spec_bench.server.endpoint import ServerError
@@ -172,7 +171,7 @@ def run_audit(options: argparse.Namespace, prompts: Any) -> int:
         if options.server:
             lines += models.audit_named_server(options, prompts)
             note = "false-alarm rate of the tests of a server's samples together "
-            note += f"{models.FALSE_ALARM_RATE:g}"
+            note += f"{served_tokens.FALSE_ALARM_RATE:g}"
         else:
             # Reads the pair's tokenizers first, as the rules take minutes.
             pair = (options.target, options.draft, prompts, options.max_new_tokens)

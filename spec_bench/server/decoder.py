@@ -28,21 +28,18 @@ from spec_bench.records.types import (
     Request,
     ServerChunks,
 )
-from spec_bench.server.endpoint import RequestRefusedError, ServerClient, ServerError
-from spec_bench.server.stream import (
+from spec_bench.server.calls import (
     AnswerSteps,
-    BadStreamError,
     CallCounts,
     Counters,
-    StreamedAnswer,
-    TokenChunk,
     build_answer_steps,
     count_calls_between,
     count_generated_tokens,
     parse_prometheus_counters,
     parse_request_counts,
-    retokenise_answer,
 )
+from spec_bench.server.endpoint import RequestRefusedError, ServerClient, ServerError
+from spec_bench.server.stream import BadStreamError, StreamedAnswer, TokenChunk, retokenise_answer
 from spec_bench.system import files
 
 _SEEDS = 2**31

@@ -1,4 +1,11 @@
-"""Files, locks and digests. Errors of writing are one line that names the file."""
+"""Paths of an experiment's files, how files are written and locked, and digests.
+
+`<results>/<name>/results.csv` is an experiment's table; `records.parquet` in the same folder has
+the measurements of its cells by prompt. `<results>/runs/<run_id>/` has the files of one cell:
+settings, provenance, records and result. A file is written under another name and then renamed,
+so that a reader, or a rerun after a kill, sees a whole file or none. Errors of writing are one line
+that names the file. Knows the file system only.
+"""
 
 import csv
 import errno
@@ -23,6 +30,7 @@ import spec_bench
 from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import redact_values
 
+log = logging.getLogger(__name__)
 WRITE_ERRNOS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -44,6 +52,25 @@ WRITE_ERRNOS = (
 )
 _FILE_ERRNOS = (*WRITE_ERRNOS, errno.ENOENT)  # errors of a file that is written
 _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # in safetensors' messages
+# Errors of file systems without locks: Lustre without its option, some network folders.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_lock_warnings: list[bool] = []
+
+RUNS = "runs"
+RESULTS = "results.csv"
+ARCHIVE = "archive.csv"
+SCREENING = "screening.csv"
+RECORDS = "records.parquet"
+GENERATIONS = "generations.jsonl"
+RETIMED = "retimed-*.jsonl"  # with a session's name
+CELL = "cell.json"
+MODELS = "models.json"
+TRACE = "trace.txt"
+ON_GPU = "engine=cuda"  # in printed commands for pairs that are not embedded
+_MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
+_FORMULA_STARTS = "'=+-@\t\r"
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 @contextmanager
@@ -84,18 +111,9 @@ def _find_write_errno(error: BaseException | None, names: tuple[str | None, ...]
     return None
 
 
-# Locks on files, which the system releases however a process ends.
-
-
-log = logging.getLogger(__name__)
-# Errors of file systems without locks: Lustre without its option, some network folders.
-_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-_lock_warnings: list[bool] = []
-
-
 def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
-    """Locks an open file, or a descriptor, until it is closed; returns whether it is locked. With
-    ``may_wait`` it waits until another process unlocks the file.
+    """Locks an open file, or a descriptor, until it is closed or the process ends, however it ends;
+    returns whether it is locked. With ``may_wait`` it waits until another process unlocks the file.
 
     On a file system without locks it warns once and returns True; the user must then keep processes
     from working in one folder at the same time.
@@ -115,31 +133,6 @@ def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
             )
             _lock_warnings.append(True)
     return True
-
-
-# Paths of an experiment's files, how files are written, and digests.
-#
-# `<results>/<name>/results.csv` is an experiment's table; `records.parquet` in the same folder has
-# the measurements of its cells by prompt. `<results>/runs/<run_id>/` has the files of one cell:
-# settings, provenance, records and result. A file is written under another name and then renamed,
-# so that a reader, or a rerun after a kill, sees a whole file or none. Knows the file system only.
-
-
-RUNS = "runs"
-RESULTS = "results.csv"
-ARCHIVE = "archive.csv"
-SCREENING = "screening.csv"
-RECORDS = "records.parquet"
-GENERATIONS = "generations.jsonl"
-RETIMED = "retimed-*.jsonl"  # with a session's name
-CELL = "cell.json"
-MODELS = "models.json"
-TRACE = "trace.txt"
-ON_GPU = "engine=cuda"  # in printed commands for pairs that are not embedded
-_MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
-_FORMULA_STARTS = "'=+-@\t\r"
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
-_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def get_data_folder(name: str) -> Path:

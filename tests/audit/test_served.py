@@ -20,13 +20,15 @@ from spec_bench.audit.catalogue import (
     select_parts,
 )
 from spec_bench.audit.decoders import enumerate_decoder_error
-from spec_bench.audit.models import (
-    audit_pair,
+from spec_bench.audit.models import audit_pair
+from spec_bench.audit.rules import TOLERANCE, enumerate_rule_error, iter_rule_cases
+from spec_bench.audit.served_tokens import (
+    ServedTokenStatistics,
+    _correct_by_holm,
     compute_answer_statistics,
     compute_token_statistics,
     run_statistical_tests,
 )
-from spec_bench.audit.rules import TOLERANCE, enumerate_rule_error, iter_rule_cases
 from spec_bench.audit.toys import MarkovModel, make_random_markov_model
 from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.decode.config import build_decoder
@@ -62,7 +64,7 @@ def test_the_law_of_a_token_by_hand():
 @pytest.mark.parametrize("side", [1, -1])
 def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_in_twenty(side):
     one = np.ones(100)  # of variance 1 each, so that the sum's deviation is 10
-    law = models.ServedTokenStatistics((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
+    law = ServedTokenStatistics((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
     assert run_statistical_tests(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
 
 
@@ -162,7 +164,7 @@ def test_a_server_that_loses_something_is_found_by_what_it_loses(server, greedy,
 @pytest.mark.parametrize(("rate", "failed"), [(0.029, ""), (0.031, "c"), (0.041, "abc")])
 def test_holm_holds_the_smallest_against_the_rate_over_all(rate, failed):
     tests = {"a": (9, 0.02, ""), "b": (9, 0.04, ""), "c": (9, 0.01, "")}
-    found = models._correct_by_holm(tests, rate)
+    found = _correct_by_holm(tests, rate)
     assert [each.name for each in found if not each.passed] == [*failed]
 
 

@@ -28,7 +28,7 @@ from spec_bench.jobs.job.session import (
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import plan_stage, read_cell_state
 from spec_bench.jobs.work import models
-from spec_bench.measure import provenance
+from spec_bench.measure import monitors
 from spec_bench.metrics import plain
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
@@ -537,9 +537,9 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides
     quiet = run_job(*SIX, results=tmp_path / "quiet")
     assert not any("disturbed" in each.reason for each in quiet)
     # One of the threads waits for a core 70% of the time; the job looks as if it took minutes.
-    monkeypatch.setattr(provenance, "read_thread_waits_s", lambda: {"1": 0.7 * time.perf_counter()})
-    provenance.warn_once_of_busy_cores.cache_clear()
-    monkeypatch.setattr(provenance, "BUSY", -1e3)  # so that a moment is a second too much
+    monkeypatch.setattr(monitors, "read_thread_waits_s", lambda: {"1": 0.7 * time.perf_counter()})
+    monitors.warn_once_of_busy_cores.cache_clear()
+    monkeypatch.setattr(monitors, "BUSY", -1e3)  # so that a moment is a second too much
     busy = run_job(*SIX)
     lines = [each.message for each in caplog.records if "disturbs times" in each.message]
     assert len(lines) == 1

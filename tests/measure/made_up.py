@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from spec_bench.jobs.work.metering import EnergyMetering
-from spec_bench.measure.energy import meters, nvidia_smi, parse_energy_settings
+from spec_bench.measure.energy import meters, nvidia_smi, parse_energy_settings, power_sampler
 from spec_bench.records.types import Generation
 from tests.measure import stand_ins
 
@@ -70,7 +70,8 @@ def machine(*curves):
     with ExitStack() as held:
         for module in (nvidia_smi, meters, stand_ins):
             held.enter_context(patch.object(module, "time", clock))
-        held.enter_context(patch.object(nvidia_smi, "query_gpus", query))
+        for module in (nvidia_smi, power_sampler):
+            held.enter_context(patch.object(module, "query_gpus", query))
         sampler = lambda *told: Samples(clock, played, *told)  # noqa: E731
         held.enter_context(patch.object(nvidia_smi, "PowerSampler", sampler))
         nvml = stand_ins.StandInNvml(played)

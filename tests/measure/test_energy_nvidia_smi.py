@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spec_bench.measure.energy import nvidia_smi
+from spec_bench.measure.energy import nvidia_smi, power_sampler
 from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import Curve
 from tests.warm import alive, until
@@ -103,10 +103,10 @@ def test_samples_from_before_a_clock_was_set_back_are_forgotten(monkeypatch):
     lines = [f"{stamp}, 0, {watts}" for watts, stamp in enumerate(stamps)]
     ended = SimpleNamespace(wait=lambda: 0)
     monkeypatch.setattr(
-        nvidia_smi, "_spawn_on_terminal", lambda _: (ended, os.open(os.devnull, os.O_RDONLY))
+        power_sampler, "_spawn_on_terminal", lambda _: (ended, os.open(os.devnull, os.O_RDONLY))
     )
-    monkeypatch.setattr(nvidia_smi, "_iter_terminal_lines", lambda _: lines)
-    sampler = nvidia_smi.PowerSampler([nvidia_smi.Gpu(0, "GPU-0")], "power.draw", 0.1)
+    monkeypatch.setattr(power_sampler, "_iter_terminal_lines", lambda _: lines)
+    sampler = power_sampler.PowerSampler([power_sampler.Gpu(0, "GPU-0")], "power.draw", 0.1)
     sampler._read_samples([])
     (times, power), *_ = sampler._traces.values()
     assert (len(times), power) == (1, [2.0])
@@ -132,7 +132,7 @@ def test_a_program_that_dies_gives_no_number_from_then_on(play_power, tmp_path):
 def test_a_program_whose_samples_come_late_costs_a_job_some_seconds_and_not_some_a_window(
     play_power, monkeypatch
 ):
-    monkeypatch.setattr(nvidia_smi, "_PATIENCE_S", 0.4)
+    monkeypatch.setattr(power_sampler, "_PATIENCE_S", 0.4)
     play_power(Curve("steady"))
     with opened("nvidia_smi", period_s=0.01) as meter:
         meter._sampler._process.send_signal(signal.SIGSTOP)
@@ -145,7 +145,7 @@ def test_a_program_whose_samples_come_late_costs_a_job_some_seconds_and_not_some
 # The program starts when its parent is dead already: no signal comes any more.
 KILLED_EARLY = """
 import os, signal
-from spec_bench.measure.energy import nvidia_smi as smi
+from spec_bench.measure.energy import power_sampler as smi
 def late(parent):
     open('PID', 'w').write(str(os.getpid()))
     os.kill(parent, signal.SIGKILL)

@@ -10,13 +10,9 @@ import pytest
 import torch
 
 from spec_bench.engine.model import set_cuda_precision_flags
-from spec_bench.measure import provenance
-from spec_bench.measure.provenance import (
-    LoadAndClockMonitor,
-    read_cpu_mhz,
-    read_git_state,
-    read_gpu_states,
-)
+from spec_bench.measure import monitors, provenance
+from spec_bench.measure.monitors import LoadAndClockMonitor, read_cpu_mhz
+from spec_bench.measure.provenance import read_git_state, read_gpu_states
 from tests.conftest import CORE_WAITS
 from tests.measure.stand_ins import Curve, StandInNvml
 from tests.simcuda import SimCuda
@@ -122,10 +118,10 @@ def test_the_share_of_a_window_is_of_the_thread_that_waited_longest_for_a_core(m
         [{"1": 3.0, "2": 1.0}, {"1": 3.1, "2": 1.5, "3": 0.2}, {}, {"1": 9.0}, {"1": 12.0}, {}]
     )
     clock = iter([0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
-    monkeypatch.setattr(provenance, "read_thread_waits_s", lambda: next(waits))
+    monkeypatch.setattr(monitors, "read_thread_waits_s", lambda: next(waits))
     own = {"perf_counter": lambda: next(clock), "time": lambda: 9.0}
-    monkeypatch.setattr(provenance, "time", SimpleNamespace(**own))
-    provenance.warn_once_of_busy_cores.cache_clear()
+    monkeypatch.setattr(monitors, "time", SimpleNamespace(**own))
+    monitors.warn_once_of_busy_cores.cache_clear()
     machine = LoadAndClockMonitor("cpu")
     machine.begin_window()
     read = machine.end_window()
@@ -139,7 +135,7 @@ def test_the_share_of_a_window_is_of_the_thread_that_waited_longest_for_a_core(m
 
 
 def test_a_thread_that_finds_no_core_is_seen_to_wait(monkeypatch):
-    monkeypatch.setattr(provenance, "read_thread_waits_s", CORE_WAITS)
+    monkeypatch.setattr(monitors, "read_thread_waits_s", CORE_WAITS)
     if not CORE_WAITS():
         return  # this system's scheduler does not tell
     core = {min(os.sched_getaffinity(0))}

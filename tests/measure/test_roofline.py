@@ -12,12 +12,9 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.job.results import build_roofline_columns
-from spec_bench.measure import roofline
-from spec_bench.measure.roofline import (
-    ForwardPassByteCounts,
-    count_decode_bytes,
-    measure_bytes_per_s,
-)
+from spec_bench.measure import bandwidth, roofline
+from spec_bench.measure.bandwidth import measure_bytes_per_s
+from spec_bench.measure.roofline import ForwardPassByteCounts, count_decode_bytes
 from spec_bench.records.types import Generation, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 
@@ -51,8 +48,8 @@ def test_a_pass_reads_weights_once_and_only_the_rows_looked_up(name, read, weigh
 def test_a_gpu_is_known_by_what_the_driver_calls_it():
     told = {"NVIDIA H200": "H200", "NVIDIA A100-SXM4-80GB": "A100", "NVIDIA RTX A6000": "A6000"}
     told |= {"NVIDIA H100 80GB HBM3": "H100", "NVIDIA L40S": None, "cpu": None}
-    assert [roofline.look_up_nominal_bytes_per_s(name) for name in told] == [
-        roofline.NOMINAL.get(k) for k in told.values()
+    assert [bandwidth.look_up_nominal_bytes_per_s(name) for name in told] == [
+        bandwidth.NOMINAL.get(k) for k in told.values()
     ]
 
 
@@ -120,9 +117,9 @@ def test_what_other_code_decodes_has_neither():
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    roofline._measure_bytes_per_s_once.cache_clear()
+    bandwidth._measure_bytes_per_s_once.cache_clear()
     yield
-    roofline._measure_bytes_per_s_once.cache_clear()
+    bandwidth._measure_bytes_per_s_once.cache_clear()
 
 
 def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
@@ -132,8 +129,8 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
         streamed.append((size, dtype))
         return size, 0.5
 
-    monkeypatch.setattr(roofline, "time_fastest_kernel", stream)
-    monkeypatch.setattr(roofline, "get_free_bytes", lambda device: 2**40)
+    monkeypatch.setattr(bandwidth, "time_fastest_kernel", stream)
+    monkeypatch.setattr(bandwidth, "get_free_bytes", lambda device: 2**40)
     model = nn.Linear(1024, 1024, bias=False, dtype=torch.bfloat16)
     assert measure_bytes_per_s(model) == 2 * 2 * 2**20
     assert measure_bytes_per_s(model) == 2 * 2 * 2**20  # from memory
@@ -142,8 +139,8 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
         measure_bytes_per_s(nn.Linear(2**17, 2**13))
     assert [size for size, _ in streamed] == [
         2 * 2**20,
-        roofline.MIN_BUFFER_BYTES,
-        roofline.MAX_BUFFER_BYTES,
+        bandwidth.MIN_BUFFER_BYTES,
+        bandwidth.MAX_BUFFER_BYTES,
     ]
     assert streamed[0][1] == torch.bfloat16
 
@@ -151,8 +148,8 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
 def test_a_real_buffer_has_a_plausible_rate_and_none_without_room_or_weights(monkeypatch):
     assert 1e7 < measure_bytes_per_s(nn.Linear(512, 1024)) < 1e13
     assert measure_bytes_per_s(nn.Identity()) is None
-    monkeypatch.setattr(roofline, "get_free_bytes", lambda device: roofline.MIN_BUFFER_BYTES)
-    roofline._measure_bytes_per_s_once.cache_clear()
+    monkeypatch.setattr(bandwidth, "get_free_bytes", lambda device: bandwidth.MIN_BUFFER_BYTES)
+    bandwidth._measure_bytes_per_s_once.cache_clear()
     assert measure_bytes_per_s(nn.Linear(2, 2)) is None
 
 
@@ -160,7 +157,7 @@ def test_the_shortest_of_all_ways_through_a_buffer_counts():
     lengths_s = [9.0, 4.0, 9.0, 5.0, 9.0, 8.0]  # two of sum, product, copy
     clock = itertools.accumulate(part for length_s in lengths_s for part in (0.0, length_s))
     cpu = torch.device("cpu")
-    assert roofline.time_fastest_kernel(cpu, torch.bfloat16, 2**16, 2, lambda: next(clock)) == (
+    assert bandwidth.time_fastest_kernel(cpu, torch.bfloat16, 2**16, 2, lambda: next(clock)) == (
         2**16,
         4.0,
     )

@@ -6,13 +6,21 @@ from itertools import product
 import pytest
 
 from spec_bench.records.types import StepRecord
-from spec_bench.server import stream
+from spec_bench.server.calls import (
+    CallCounts,
+    build_answer_steps,
+    build_counts_from_histogram,
+    count_calls_between,
+    count_generated_tokens,
+    parse_prometheus_counters,
+    parse_request_counts,
+)
 from spec_bench.server.stream import (
     BadStreamError,
-    CallCounts,
     LlamaCppStreamReader,
     StreamedAnswer,
     TokenChunk,
+    retokenise_answer,
 )
 
 SUMMED = {  # of vLLM 0.32.0 with a draft model
@@ -25,11 +33,11 @@ REAL_CHUNKS = [1, 1, 1, 3, 5, 2, 1, 1, 1, 5, 3, 2, 1, 2]
 
 
 def told(own):
-    return stream.parse_request_counts({"speculative_decoding": own}, 29)
+    return parse_request_counts({"speculative_decoding": own}, 29)
 
 
 def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one():
-    found = stream.build_answer_steps(REAL_CHUNKS, [told(REAL)])
+    found = build_answer_steps(REAL_CHUNKS, [told(REAL)])
     assert (found.count_source, found.knows_drafted_by_call, len(found.records)) == (
         "requests",
         True,
@@ -71,7 +79,7 @@ CHAIN = CallCounts("requests", (1, 0, 2), (2, 2, 2))
     ],
 )
 def test_calls_are_by_the_counts_that_fit_the_chunks(chunks, sources, counted, accepted, delivered):
-    found = stream.build_answer_steps(chunks, sources)
+    found = build_answer_steps(chunks, sources)
     assert found.count_source == counted
     assert found.knows_drafted_by_call == (counted != "stream")
     assert [step.accepted for step in found.records] == accepted
@@ -88,7 +96,7 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
                 own = tuple(a for a, has in zip(calls, drafted, strict=True) if has)
                 counts = CallCounts("requests", own, (2,) * len(own))
                 *sizes, last = [1, *(accepted + 1 for accepted in calls)]
-                found = stream.build_answer_steps([*sizes, last - cut], [counts])
+                found = build_answer_steps([*sizes, last - cut], [counts])
                 assert found.count_source == "requests"
                 assert len(found.records) == 3
                 assert sum(step.accepted for step in found.records) == sum(calls)
@@ -101,13 +109,11 @@ def test_a_histogram_is_calls_whose_order_is_not_known():
     found = told(SUMMED)
     assert found.accepted == tuple(sorted(ACCEPTED))
     assert found.knows_drafted_by_call
-    assert sum(s.accepted for s in stream.build_answer_steps(REAL_CHUNKS, [found]).records) == 18
+    assert sum(s.accepted for s in build_answer_steps(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
-    found = stream.build_counts_from_histogram(
-        "requests", [1, 1], 4, drafted_total=5, max_drafted=4
-    )
+    found = build_counts_from_histogram("requests", [1, 1], 4, drafted_total=5, max_drafted=4)
     assert not found.knows_drafted_by_call
-    assert [step.accepted for step in stream.build_answer_steps([1, 1, 2], [found]).records] == [
+    assert [step.accepted for step in build_answer_steps([1, 1, 2], [found]).records] == [
         0,
         1,
     ]
@@ -120,17 +126,12 @@ def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
     most = {"acceptance_histogram": [1], "num_draft_tokens": 10**9, "num_spec_tokens": 10**9}
     assert told(most) is None
     numbers = (29, 10**7, 10**7, [10**7], 10**7)
-    after = stream.parse_prometheus_counters(page(*numbers))
-    assert (
-        stream.count_calls_between(
-            stream.parse_prometheus_counters(page(0, 0, 0, [0], 0)), after, 29
-        )
-        is None
-    )
+    after = parse_prometheus_counters(page(*numbers))
+    assert count_calls_between(parse_prometheus_counters(page(0, 0, 0, [0], 0)), after, 29) is None
     calls = CallCounts("counters", (), (), 10**7)
-    assert stream.build_answer_steps([1, 28], [calls]).count_source == "stream"
-    huge = stream.parse_prometheus_counters("vllm:generation_tokens_total 1e308\n" * 2)
-    assert stream.count_generated_tokens({}, huge) is None
+    assert build_answer_steps([1, 28], [calls]).count_source == "stream"
+    huge = parse_prometheus_counters("vllm:generation_tokens_total 1e308\n" * 2)
+    assert count_generated_tokens({}, huge) is None
 
 
 @pytest.mark.parametrize("own", [None, [], {"per_step_accepted": ["a"]}, {"num_spec_steps": 3}])
@@ -154,31 +155,29 @@ def page(tokens, drafts, proposed, places, calls):
 
 
 def test_counters_of_a_real_answer_say_what_its_counts_say():
-    before = stream.parse_prometheus_counters(page(100, 5, 20, [2, 1, 1, 0], 40))
-    after = stream.parse_prometheus_counters(page(129, 18, 72, [9, 6, 4, 3], 53))
-    found = stream.count_calls_between(before, after, 29)
+    before = parse_prometheus_counters(page(100, 5, 20, [2, 1, 1, 0], 40))
+    after = parse_prometheus_counters(page(129, 18, 72, [9, 6, 4, 3], 53))
+    found = count_calls_between(before, after, 29)
     assert found == CallCounts("counters", tuple(sorted(ACCEPTED)), (4,) * 13, 13)
-    assert len(stream.build_answer_steps(REAL_CHUNKS, [found]).records) == 13
+    assert len(build_answer_steps(REAL_CHUNKS, [found]).records) == 13
 
 
 def test_counters_that_heard_of_other_requests_are_not_used():
     before, after = (
-        stream.parse_prometheus_counters(page(100, 0, 0, [], 0)),
-        stream.parse_prometheus_counters(page(130, 0, 0, [], 29)),
+        parse_prometheus_counters(page(100, 0, 0, [], 0)),
+        parse_prometheus_counters(page(130, 0, 0, [], 29)),
     )
-    assert stream.count_calls_between(before, after, 29) is None
+    assert count_calls_between(before, after, 29) is None
     assert (
-        stream.count_calls_between(
-            {}, stream.parse_prometheus_counters("vllm:generation_tokens_total 29"), 29
-        )
+        count_calls_between({}, parse_prometheus_counters("vllm:generation_tokens_total 29"), 29)
         is None
     )
     plain = "vllm:generation_tokens_total 5\nvllm:inter_token_latency_seconds_count 4"
-    assert stream.count_calls_between({}, stream.parse_prometheus_counters(plain), 5) == CallCounts(
+    assert count_calls_between({}, parse_prometheus_counters(plain), 5) == CallCounts(
         "counters", (), (), 4
     )
     wrong = "vllm:generation_tokens_total 1.2.3\nvllm:generation_tokens_total NaN\n"
-    assert stream.parse_prometheus_counters(wrong) == {}
+    assert parse_prometheus_counters(wrong) == {}
 
 
 def event(line, finish=None):
@@ -214,7 +213,7 @@ DRAFTED = [
 def test_plain_decoding_is_a_call_a_token_within_an_unfinished_letter_too():
     served = reader(PLAIN).build_answer()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8,), (9,)]
-    assert stream.parse_request_counts(served.metrics, 9) is None
+    assert parse_request_counts(served.metrics, 9) is None
     lines = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
     served = reader(lines).build_answer([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
@@ -224,9 +223,9 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     served = reader(DRAFTED).build_answer()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
-    counts = stream.parse_request_counts(served.metrics, 9)
+    counts = parse_request_counts(served.metrics, 9)
     assert (counts.accepted, counts.drafted) == ((2, 4), (4, 4))
-    steps = stream.build_answer_steps([len(chunk.tokens) for chunk in served.chunks], [counts])
+    steps = build_answer_steps([len(chunk.tokens) for chunk in served.chunks], [counts])
     calls = sorted((step.accepted, step.delivered) for step in steps.records)
     assert (calls, steps.count_source) == ([(0, 1), (2, 3), (4, 2)], "requests")
 
@@ -279,8 +278,8 @@ def tokenise(text):
     ],
 )
 def test_answers_that_came_as_text_have_tokens_again_by_chunk(answer, stops, chunks):
-    found = stream.retokenise_answer(answer, tokenise, stops)
+    found = retokenise_answer(answer, tokenise, stops)
     assert [chunk.tokens for chunk in found.chunks] == chunks
     assert found.chunks[-1].seconds == answer.chunks[-1].seconds
     with pytest.raises(BadStreamError, match="without a token"):
-        stream.retokenise_answer(came("x"), lambda _: [], ())
+        retokenise_answer(came("x"), lambda _: [], ())

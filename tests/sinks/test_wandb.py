@@ -12,7 +12,7 @@ import pytest
 import wandb
 
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.measure.energy import counters
+from spec_bench.measure.energy import rapl
 from spec_bench.measure.provenance import collect_provenance
 from spec_bench.sinks.sink import WandbSettings
 from spec_bench.sinks.wandb import (
@@ -147,7 +147,7 @@ def test_every_key_that_a_report_plots_is_one_that_its_runs_have_logged(
     run_job, tmp_path, monkeypatch
 ):
     pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
-    monkeypatch.setattr(counters, "_read_integer", growing)
+    monkeypatch.setattr(rapl, "_read_integer", growing)
     package = tmp_path / "powercap" / "intel-rapl:0"
     package.mkdir(parents=True)
     (package / "name").write_text("package-0")

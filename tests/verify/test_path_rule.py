@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from spec_bench.audit.rules import (
-    TOLERANCE,
+from spec_bench.audit.path_rules import (
     PrefixLaws,
     compute_last_node_and_token_laws,
     compute_path_rule_error,
@@ -15,6 +14,7 @@ from spec_bench.audit.rules import (
     iter_path_rule_cases,
     make_random_prefix_laws,
 )
+from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import device_walk, path_rule
 from spec_bench.verify.path_rule import sort_post_order, traversal

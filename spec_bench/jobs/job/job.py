@@ -34,9 +34,8 @@ from spec_bench.jobs.store.store import CellStore, ReadOnlyCellStore
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import EnergyMetering, find_torch_gpu_indices
 from spec_bench.jobs.work.prompts import JobPrompts
+from spec_bench.measure.monitors import LoadAndClockMonitor, PeakMemoryMonitor
 from spec_bench.measure.provenance import (
-    LoadAndClockMonitor,
-    PeakMemoryMonitor,
     collect_provenance,
     format_device_count_and_model,
     get_gpu_name_or_device,

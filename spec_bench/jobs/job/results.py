@@ -19,12 +19,11 @@ from spec_bench.jobs.job.session import CellRun, Session, select_paired_timings,
 from spec_bench.jobs.store.experiment import compute_job_id
 from spec_bench.jobs.work.metering import NO_SAMPLE, explain_missing_energy
 from spec_bench.jobs.work.prompts import JobPrompts
+from spec_bench.measure.bandwidth import look_up_nominal_bytes_per_s, measure_bytes_per_s
 from spec_bench.measure.roofline import (
     compute_bound_over_measured_time,
     count_decode_bytes,
     count_model_bytes,
-    look_up_nominal_bytes_per_s,
-    measure_bytes_per_s,
 )
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call

@@ -34,7 +34,7 @@ from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore, ModelDigests, Repeats
 from spec_bench.jobs.work.metering import EnergyMetering
 from spec_bench.jobs.work.prompts import JobPrompts
-from spec_bench.measure.provenance import LoadAndClockMonitor, PeakMemoryMonitor
+from spec_bench.measure.monitors import LoadAndClockMonitor, PeakMemoryMonitor
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, PromptError, Reason, Request
 from spec_bench.server.decoder import UnansweredError

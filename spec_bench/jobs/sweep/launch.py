@@ -34,7 +34,7 @@ from spec_bench.jobs.config.pair import (
     resolve_engine,
 )
 from spec_bench.measure.energy.meters import UnmeteredError
-from spec_bench.measure.energy.nvidia_smi import query_gpus
+from spec_bench.measure.energy.power_sampler import query_gpus
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
