@@ -1,3 +1,3 @@
 """Tree policies, which define how draft trees grow. Each declares how it draws siblings, because a
-rule is exact only for some ways of drawing them.
+verification rule is exact only for some ways of drawing them.
 """

@@ -60,7 +60,7 @@ class Policy(FormerMembers, ABC):
     @property
     @abstractmethod
     def spec(self) -> str:
-        """The shorthand, as in the results table."""
+        """Shorthand of the tree, as in the results table."""
 
     @property
     def allows_several_drafts(self) -> bool:
@@ -88,7 +88,7 @@ class Policy(FormerMembers, ABC):
     @classmethod
     @abstractmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        """Returns the smallest trees that exercise everything the policy does."""
+        """Returns the smallest trees that exercise every part of the policy."""
 
 
 class AuditTree(NamedTuple):
@@ -219,8 +219,8 @@ def score_and_note_largest(tree: Tree, logits: Tensor, settings: SamplingSetting
 
 
 def get_distinct_siblings(settings: SamplingSettings) -> Siblings:
-    """Returns the kind of distinct siblings: drawn without replacement, or at draft temperature 0
-    the draft's best tokens in rank order.
+    """Returns the kind of siblings that are distinct: ``without_replacement``, or at draft
+    temperature 0 ``deterministic``, which are the draft's best tokens in rank order.
     """
     cold = settings.get_draft_settings().temperature == 0
     return "deterministic" if cold else "without_replacement"

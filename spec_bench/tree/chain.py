@@ -134,7 +134,9 @@ class DynamicChain(Chain):
 
 
 def draw_for_and_drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
-    """Cuts off the levels of a chain that were not grown, after drawing their random numbers."""
+    """Drops the levels of a chain that were not grown, after drawing their random numbers, so that
+    every iteration draws equally many.
+    """
     dummy_probs = torch.ones(
         (len(tree.tokens), 1, 1),
         dtype=torch.float64,

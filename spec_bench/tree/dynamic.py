@@ -118,7 +118,9 @@ class DynamicTree(RectangularTree):
         """
 
     def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
-        """Returns [R] whether each row drafts another level after these; None if all do."""
+        """Returns whether each row drafts another level after ``levels``, [R];
+        None if all rows do.
+        """
         return None
 
     def grow_tree(self, context: GrowthContext) -> Tree:
@@ -381,9 +383,9 @@ class BestSlots(DynamicTree):
 
     @cached_property
     def shape(self) -> TreeShape:
-        """Upper bound on the nodes that run on each level. If only N bounds the tree, at most (N -
-        l + 1) / 2 nodes run on level l, because each of them, its first child slot, and one node on
-        every level above are among the N best.
+        """Upper bound on the nodes that run on each level. If only N bounds the tree, at most
+        ``(N - l + 1) / 2`` nodes run on level l, because each of them, its first child slot, and
+        one node on every level above are among the N best.
         """
         if not self.is_bounded_by_total:
             return super().shape

@@ -1,5 +1,5 @@
-"""Trees given as lists of nodes, each a path of ranks, such as Medusa's and Sequoia's lists; builds
-such lists.
+"""Trees given as lists of nodes, each node a path of ranks, and functions that build Medusa's and
+Sequoia's lists.
 """
 
 import functools
@@ -186,7 +186,7 @@ def pool_rising_rates(acceptance: Sequence[float]) -> list[float]:
     """Averages neighbouring acceptance rates that rise with rank (isotonic regression).
 
     Draws are exchangeable, so a later sibling is never accepted more often than an earlier one. A
-    rise is noise, and a tree chosen by it would be expected to accept too much.
+    rise is noise, and the expected acceptance of a tree chosen by it would be too high.
     """
     from scipy.optimize import isotonic_regression
 
@@ -195,8 +195,8 @@ def pool_rising_rates(acceptance: Sequence[float]) -> list[float]:
 
 
 def build_sequoia_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
-    """Builds Sequoia's tree: of all trees of ``nodes`` nodes, the root not counted, the one with
-    the most expected accepted tokens, of any depth.
+    """Builds Sequoia's tree: the tree of ``nodes`` nodes, the root not counted, with the most
+    expected accepted tokens, whatever its depth.
 
     Its dynamic programme (section 3.1.2) is not needed: if acceptance falls with rank, no node has
     a larger value than its parent or an earlier sibling, so the n nodes of largest value form a

@@ -229,7 +229,7 @@ class IidPaths(GrownTree):
 class TopAndSample(BranchingTree):
     """``widths[l]`` children for every node of level l: drawn ones first, then the draft's best.
 
-    The first are drawn from the draft's distribution without the best tokens (arXiv 2502.18779;
+    Drawn children come from the draft's distribution without the best tokens (arXiv 2502.18779;
     SpecHub, arXiv 2411.05289, with two children). At draft temperature 0 all children are the best
     tokens.
     """

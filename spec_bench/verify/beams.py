@@ -7,8 +7,8 @@ a draft whose parent was rejected counts as one more rejection instead of being 
 All functions are pure except ``verify_layer``, which draws trials. Letters: R rows, T draft beams
 of the layer in the order drawn, M cells (parent, token), W the width. p [R, M] is the target's beam
 distribution; q [R, M] is the draft's over *all* its parents, 0 below rejected ones and not
-renormalised: its missing mass is the probability of a draft below a rejected parent. ``chain`` [R,
-T + 1, M] comes from ``compute_residual_chain``, ``alpha`` [R, T] from
+renormalised: its missing mass is the probability of a draft below a rejected parent. ``chain``
+[R, T + 1, M] comes from ``compute_residual_chain``, ``alpha`` [R, T] from
 ``compute_trial_acceptances``.
 """
 
@@ -25,7 +25,7 @@ from spec_bench.verify.rules import normalise_or_fallback
 
 
 class LayerVerdict(NamedTuple):
-    """The outcome of one layer's trials."""
+    """Result of one layer's trials."""
 
     accepted: Tensor  # [R, T] whether each draft beam is accepted
     # [R] rejections since the last acceptance (or the start), the index into the residual chain

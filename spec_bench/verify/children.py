@@ -22,7 +22,9 @@ class ParentNodes(NamedTuple):
 
 
 def find_parents(tree: Tree, level: int) -> ParentNodes:
-    """Finds the nodes of a level that may have children, at most ``max_parents`` of the shape."""
+    """Finds the nodes of a level that may have children, at most ``shape.max_parents`` if levels
+    vary.
+    """
     shape = tree.shape
     if not isinstance(shape, VariableLevelShape):
         return ParentNodes((slice(None), shape.level(level)), None)

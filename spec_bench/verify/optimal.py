@@ -104,9 +104,9 @@ def plan_candidate_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS)
 
 
 def _divide_top_level_prob_by_mass(mass_up_to: Tensor, mass: Tensor, count: Tensor) -> Tensor:
-    """Computes P(a level is the highest occupied) / the level's mass, (G_l^K - G_{l-1}^K) / (G_l -
-    G_{l-1}) [B, L]. ``mass`` is q's mass on each level; ``mass_up_to``, G, is q's mass on all
-    levels up to it.
+    """Computes P(a level is the highest occupied) divided by the level's mass, [B, L]:
+    ``(G_l^K - G_{l-1}^K) / (G_l - G_{l-1})``. ``mass`` is q's mass on each level; ``mass_up_to``,
+    G, is q's mass on all levels up to it.
     """
     highest = mass_up_to**count - (mass_up_to - mass).clamp(min=0.0) ** count
     # For a level of hardly any mass, the limit K G^(K-1).

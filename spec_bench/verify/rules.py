@@ -178,8 +178,8 @@ def find_k_seq_rho(
 
 
 class BinnedOverlapMass(NamedTuple):
-    """The function beta(rho) = sum min(q, p/rho) at evenly spaced rho, for p, q and p/q, float64
-    [B, V].
+    """The function beta(rho) = sum min(q, p/rho) at evenly spaced rho. ``ratio`` is p/q; all are
+    float64 [B, V].
 
     A token contributes q if p/q > rho, else p/rho. So p and q are summed in bins of p/q between
     neighbouring rho, and running sums over the bins give beta at every rho.

@@ -1,5 +1,5 @@
-"""Simulated acceptance: accepts children with given probabilities, for models
-that need not agree.
+"""Simulated acceptance: accepts children with given probabilities, so that
+models need not agree.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Typical acceptance, which is approximate: a token is accepted if the target finds it likely
-enough. Medusa (arXiv 2401.10774, section 2.3.1); also ReDrafter's second way (arXiv 2403.09919,
+enough. Medusa (arXiv 2401.10774, section 2.3.1); also ReDrafter's second method (arXiv 2403.09919,
 section 3.3, which prints epsilon and delta swapped). Letters: R rows, N nodes, V vocabulary.
 """
 
@@ -53,8 +53,8 @@ class TypicalAcceptance(TreeVerifier):
         return self
 
     def accepts(self, log_p: Tensor, token: Tensor) -> Tensor:
-        """Returns whether tokens [...] are typical by the target's warped log-probabilities [...,
-        V].
+        """Returns whether tokens [...] are typical given the target's warped log-probabilities
+        [..., V].
         """
         p = log_p.exp()
         entropy = -torch.where(p > 0, p * log_p, 0.0).sum(dim=-1)

@@ -37,8 +37,8 @@ class PathVerdict(NamedTuple):
 
 
 class NodeRule(Protocol):
-    """Computes the verdict on B nodes from p [B, V], q [B, 1 or C, V] or None, tokens [B, C], valid
-    [B, C].
+    """Computes the verdict on B nodes from p [B, V], q [B, 1 or C, V] or None, and tokens and
+    presence of the children [B, C].
     """
 
     def __call__(
@@ -79,8 +79,8 @@ def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
     """Walks from the root down and tests the children of each node in order.
 
     If all children are rejected, or there are none, the token is drawn from the residual; at an
-    accepted leaf the bonus token is drawn from p. All rows walk together and nothing leaves the
-    device: the caller copies the result once.
+    accepted leaf the bonus token is drawn from p. All rows walk together. Nothing is copied to the
+    host, so that the caller can copy the result once.
     """
     tree, logits, settings, draws, merge_copies = scored_tree
     shape = tree.shape

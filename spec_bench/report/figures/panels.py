@@ -78,7 +78,7 @@ class SeriesOptions:
     keep: Mapping[str, Any] = field(default_factory=dict)
     # whether to draw the paper's numbers, for the pairs, tasks and sampling measured in the panel
     printed: bool = False
-    # draws of a series' rows at one x only the one with the most of this column; "y": of y
+    # column; only the row with its largest value is drawn of a series' rows at one x. "y": y
     best: str = ""
     hue: Names = "decoder"  # columns; each combination of their values is a series
     marker: str = ""  # column; each of its values has a marker. By default each series has one
@@ -117,7 +117,7 @@ class Panel:
     y: str
     title: str
     axes: Mapping[str, Axis]
-    printed: pd.DataFrame | None  # the paper's numbers; None: there are none beside the rows
+    printed: pd.DataFrame | None  # the paper's numbers, to be compared with the rows; None: none
     keep: Mapping[str, Any]  # which of its rows are drawn
     empty: str = ""  # text if nothing is drawn; by default the reason why it was not measured
     plot: Any = None  # matplotlib axes

@@ -289,9 +289,7 @@ def _list_measured_notes(
 def _list_unmeasured_notes(
     item: Table, sheet: TableSheet, cells: MeasuredRows, asked_pair: str | None
 ) -> list[str]:
-    """Lists the notes of an unmeasured table, including the other pairs that
-    have measured cells.
-    """
+    """Lists the notes of an unmeasured table, with other pairs that have measured cells."""
     bold = item.unprinted is None and any(column.best for column in sheet.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
     if not item.recipes:

@@ -44,7 +44,7 @@ from spec_bench.vocabulary.decoders import get_decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse_tree_spec
 
-RESULTS = Path("results")  # default
+RESULTS = Path("results")  # the default folder
 _CELL = ("task", "decoder", "tree_attention")
 _SHOWN = ("pair", "task", *SAMPLING)  # columns whose values a table's cells name
 
@@ -141,9 +141,9 @@ class MeasuredRows:
     def split_by_run_settings(
         self, requests: Iterable[RequestedCell]
     ) -> list[tuple[str, MeasuredRows]]:
-        """Splits the rows of the requested cells into parts with equal run settings; returns each
-        part with a description of its settings, parts that a search confirmed first. Returns only
-        these rows, with "", if no settings differ.
+        """Splits the rows of the requested cells into parts with equal run settings; returns
+        (settings in words, part), parts that a search confirmed first. Returns ("", self) alone if
+        no settings differ.
         """
         fits = {id(row) for request in requests for row in self._find_rows(request)}
         rows = self.rows[[id(row) in fits for row in self.row_list]]
@@ -173,9 +173,7 @@ class MeasuredRows:
         return max(counts, key=lambda spec: (counts[spec], spec), default="")
 
     def _find_rows(self, request: RequestedCell) -> list[Row]:
-        """Finds the requested decoder's rows at the requested sampling, the
-        preferred ones first.
-        """
+        """Finds the requested decoder's rows at the requested sampling, preferred rows first."""
         rows = self._cells.get((*request[:3], request.tree_attention), [])
         asked = [(name, e) for name in SAMPLING if (e := getattr(request, name)) is not None]
         return [row for row in rows if all(row[name] == e for name, e in asked)]
@@ -246,7 +244,7 @@ class ItemProgress:
     pair: str
     in_paper: bool  # whether the paper has this pair in the table or figure
     wanted: tuple[RequestedCell, ...]  # all cells needed
-    missing: tuple[RequestedCell, ...]  # those without numbers
+    missing: tuple[RequestedCell, ...]  # cells without numbers
 
     @property
     def measured_count(self) -> int:

@@ -267,7 +267,7 @@ def _iter_places(
     """
     key_names = [*_list_line_keys(table), *filter(None, [table.across])]
     metrics = {(row["task"], row["metric"]) for row in numbers}
-    # A number is found by its tree, and the first number of a line without a tree, too.
+    # Numbers are found by their tree; the first number of a line is also found without a tree.
     index: dict[tuple[str, ...], Row] = {}
     for number, spec in ((row, spec) for row in numbers for spec in (row["spec"], "")):
         key = tuple(number[name] for name in key_names)
@@ -310,7 +310,7 @@ def _request_cells(
     column: PaperColumn,
 ) -> tuple[RequestedCell, ...]:
     """Returns the measured cells that a place requests: ours, then the one that it is compared
-    with. No cells if the place has no pair, or not the pair that was asked for.
+    with. Returns none if the place has no pair, or if only another pair's cells were asked for.
     """
     if pair is None or asked_pair not in (None, pair):
         return ()
@@ -418,8 +418,8 @@ def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
 def iter_signs_and_rival_places(
     places: Iterable[Place], heads: Sequence[PaperColumn]
 ) -> Iterator[tuple[int, list[Place]]]:
-    """Yields the competing places of each block and column, after 1 if larger
-    is better, else -1.
+    """Yields (sign, competing places) of each block and column; the sign is 1 if larger is better,
+    else -1.
     """
     columns = {head.name: head for head in heads if head.best}
     competing = (place for place in places if place["block"] and place["column"] in columns)
