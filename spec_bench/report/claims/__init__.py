@@ -1,12 +1,14 @@
-"""The papers' claims, checked on our numbers: ``check_claims("rsd", rows, results)``.
+"""Checks the papers' claims on our numbers: ``check_claims("rsd", rows, results)``.
 
-A claim ``holds`` where the contrary, and ``does not hold`` where the claim would seldom give such
-numbers; else it is ``within noise``, and without an interval ``not decided``. A paper's claims on
-one pair of models are judged together (Holm), and so are our own checks: the chance of any false
-verdict among them is below 5%. What only a correction keeps from them is ``shown alone``, or
-``contradicted alone``.
-Equality needs a small difference, not merely an unseen one. Screened cells are no evidence. A
-paper's claims are the functions of its ``claims.py``, in the words of ``ask``.
+A claim ``holds`` if such numbers would be unlikely were it false, and ``does not hold`` if they
+would be unlikely were it true. Otherwise it is ``within noise``, or ``not decided`` without an
+interval. A paper's claims on one pair of models are judged together (Holm), and so are our own
+checks: the chance of any false verdict among them is below 5%. A claim that is decided on its own,
+but not after this correction, is ``shown alone`` or ``contradicted alone``.
+
+Equality needs a difference that is shown to be small; it is not enough that none is seen. Screened
+cells are no evidence. A paper's claims are the functions of its ``claims.py``, written with
+``ask``.
 """
 
 import traceback
@@ -37,11 +39,11 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
     """Checks all of a paper's claims that the rows cover: one check per claim and task, none for
     unmeasured claims.
 
-    The rows are measured cells, of one or several pairs and experiments; simulated acceptance is no
-    evidence and is left out. A difference is paired by prompt where both cells' records are there,
-    else it has no interval. They are beside the row's ``file``; ``results`` is that of rows without
-    such a column, or their records. Raises ValueError: there is no such paper, or its claims cannot
-    be read.
+    The rows are measured cells, of any pairs and experiments; simulated acceptance is no evidence
+    and is left out. A difference is paired by prompt if both cells have records, else it has no
+    interval. The records belong to the row's ``file``; ``results`` is the file for rows without
+    such a column, or the records. Raises UsageError if there is no such paper, or if its claims
+    cannot be read.
     """
     settings_of_paper = load_paper(paper)
     claims = settings_of_paper.claims
@@ -56,7 +58,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
         try:
             claim_checks = list(claim.function(ask))
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)[1:2]  # the claim's own
+            frames = traceback.extract_tb(error.__traceback__)[1:2]  # the claim's own frame
             location = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames)
             place = f"claim {claim.function.__name__} of {paper}{location}"
             raise UsageError(f"{place}: {describe_error(error)}") from error
@@ -64,7 +66,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
             replace(check, statement=claim.statement, section=claim.section, number=number)
             for check in claim_checks
         ]
-    if records.printed:  # no chance is in them
+    if records.printed:  # printed numbers are judged without chance, one by one
         alone = (
             correct_verdicts([frame])[0] for frame in checks if frame.verdict != NOT_COMPARABLE
         )
@@ -73,7 +75,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
 
 
 def check_general_claims(rows: pd.DataFrame, results: Path | RecordReader) -> list[Check]:
-    """Returns the general claims, which hold for any results file, checked."""
+    """Checks the general claims, which apply to any results file."""
     records = results if isinstance(results, RecordReader) else RecordReader(results)
     return correct_verdicts(
         list(
@@ -85,10 +87,10 @@ def check_general_claims(rows: pd.DataFrame, results: Path | RecordReader) -> li
 
 
 def select_evidence_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are evidence: neither failed nor with simulated acceptance, nor screened."""
+    """Selects rows that are evidence: not failed, not of simulated acceptance, not screened."""
     return drop_screened_rows(rows[(rows.status != "failed") & (rows.lossless != "simulated")])
 
 
 def drop_screened_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that no search only screened: many cells on few prompts, to pick some of them."""
+    """Drops rows that a search only screened: many cells on few prompts, to select some of them."""
     return rows[rows.stage != "screen"] if "stage" in rows else rows

@@ -1,4 +1,4 @@
-"""What claims are asked with: what a paper's ``claims.py`` asks of measured rows.
+"""Comparisons of measured rows, from which a paper's ``claims.py`` builds its claims.
 
     def strictly_outperforms(ask):
         '''“RSD-S strictly outperforms both SD and SpecTr for all performance metrics” (5.1)'''
@@ -7,12 +7,12 @@
                 "{left} > {right} in {metric}", "rsd_s", other, ("mbsu", "token_rate"), same="depth"
             )
 
-compares every two trees of one depth, on each task. ``of`` says whose rows count; ``by`` which cell
-is set against which (``pair_all``, ``best``, ``steps``, ``ends``); ``expect`` which
-difference is claimed, ``Difference.better`` or a function of it; ``judge`` whether of the mean of
-all comparisons (the default), of ``every`` or ``most`` of them, of a line that is ``rising`` or of
-numbers that are ``counted``. What a claim, its place and its evidence say is a text with
-``{left}``, ``{right}``, ``{metric}`` and ``{place}``, or a function of the ``Comparison``.
+compares every two trees of one depth, on each task. ``of`` selects rows; ``by`` pairs the cells to
+compare (``pair_all``, ``best``, ``steps``, ``ends``); ``expect`` is the claimed difference,
+``Difference.better`` or a function of it; ``judge`` judges the mean of all comparisons (the
+default), ``every``, ``most`` or ``some`` places, a line that is ``rising``, or numbers that are
+``counted``. The texts of a claim, its place and its evidence may contain ``{left}``, ``{right}``,
+``{metric}`` and ``{place}``, or are functions of the ``Comparison``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ from spec_bench.vocabulary.decoders import require_decoder
 from spec_bench.vocabulary.names import format_decoder_and_tree, summarise_doubts
 from spec_bench.vocabulary.spec import parse_tree_spec
 
-# What a paper's ``claims.py`` imports from here.
+# Names that a paper's ``claims.py`` imports from here.
 __all__ = [
     "UNAUDITED",
     "Checks",
@@ -125,13 +125,13 @@ Label = tuple[Any, ...]
 Contrasts = list[Contrast]
 Text = str | Callable[["Comparison"], str]
 Expect = Callable[[Difference], PValues | None]
-UNAUDITED = "unaudited"  # of another engine
+UNAUDITED = "unaudited"  # mark of another engine's rows
 _PARTS = ("depth", "width", "nodes", "threshold", "form")
 
 
 @dataclass(frozen=True)
 class ClaimQuery:
-    """Measured rows that a claim asks something of."""
+    """Measured rows that a claim compares."""
 
     rows: pd.DataFrame  # neither failed nor simulated
     records: RecordReader  # counts by prompt
@@ -142,19 +142,19 @@ class ClaimQuery:
 
     def of(
         self,
-        *experiments: str,  # results folders; all rows count where none of them is there
+        *experiments: str,  # results folders; all rows count if none of these has rows
         only: bool = False,  # no rows of other experiments, even then
-        axis: str = "",  # of the paper's tables; cells that stand in none are left out
+        axis: str = "",  # of the paper's tables; cells that are not on it are left out
         across: Names = (),  # settings in which compared cells may differ, e.g. ``batch_size``
-        given: Callable[[Row], bool] | None = None,  # which settings count, by a cell
+        given: Callable[[Row], bool] | None = None,  # whether a group counts, by its first cell
         rounds: bool = False,  # see below
         paths_as_rows: bool = False,  # whether cells without tree attention count too
         join: Callable[[pd.DataFrame], pd.DataFrame] | None = None,  # adds columns
     ) -> ClaimQuery:
-        """Returns the same for some of the rows, each cell once.
+        """Selects rows, each cell once.
 
-        With ``rounds`` the cells are of different jobs; their times are compared where every job
-        was run under two seeds or more, and the interval covers the spread over such rounds.
+        With ``rounds``, times of cells of different jobs are compared if every job was run under
+        two seeds or more; the interval covers the spread over such rounds.
         """
         rows = self.rows if paths_as_rows else self.rows[mask_tree_attention(self.rows)]
         refuse_unknown_experiments(
@@ -173,10 +173,11 @@ class ClaimQuery:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Comparable cells, which differ in the decoder and in ``across`` only.
+        """Comparable cells, which differ only in the decoder and in ``across``.
 
-        With an axis some tree of theirs stands on it and on no other of the paper: two axes may
-        share trees (2-2, 3x2, ...), which alone are no run of either.
+        With an axis, a group must have a tree that is on this axis and on no other axis of the
+        paper: two axes may share trees (2-2, 3x2, ...), which alone do not show that this axis was
+        run.
         """
         if self.rows.empty:
             return []
@@ -195,7 +196,9 @@ class ClaimQuery:
         ]
 
     def get_value(self, row: Row, key: str) -> Any:
-        """A column, a place on an axis, ``left`` (the name), or a part of the tree; or None."""
+        """Returns a column, a place on an axis, ``left`` (the cell's name), or a part of the tree;
+        None if the cell has no such value.
+        """
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
         if key == "left":
@@ -208,7 +211,7 @@ class ClaimQuery:
         return row.get(key)
 
     def select_side(self, group: Group, side: Cells) -> list[Row]:
-        """The cells of one side, decoder by decoder; another engine's only where it is named."""
+        """Selects a side's cells, decoder by decoder; another engine's only if it is named."""
         attention = {"tree_attention": True} if "tree_attention" in group.rows else {}
         conditions = attention | {key: value for key, value in side.items() if key != DECODERS}
         return [
@@ -231,8 +234,8 @@ class ClaimQuery:
         metric: Names,
         **how: Any,
     ) -> Checks:
-        """Returns the left cells ahead of the right ones, on each task that has both, in each
-        metric: a column, ``score``, the task's, or ``scores``, that and perplexity. ``how`` has
+        """Checks whether the left cells outperform the right ones, on each task that has both, in
+        each metric: a column, ``score`` (the task's) or ``scores`` (also perplexity). ``how`` has
         further fields of a ``Comparison``.
         """
         left, right = (
@@ -268,7 +271,7 @@ class ClaimQuery:
                 yield from asked.iter_unjudged_checks(name, group, by_label)
 
     def _refuse_unknown_columns(self, names: Names) -> None:
-        """Refuses misspelt columns, with which a claim would never be measured."""
+        """Raises UsageError for misspelt columns, with which a claim would never be measured."""
         choices = {
             "score",
             "scores",
@@ -286,7 +289,7 @@ class ClaimQuery:
 
 @dataclass(frozen=True)
 class Comparison(FormerMembers):
-    """What a claim asks of two sides, and what was found on one task or on all tasks together."""
+    """A claim's comparison of two sides, and its results on one task or on all tasks together."""
 
     former_members: ClassVar = {
         "by_label": "contrasts_by_label",
@@ -300,23 +303,22 @@ class Comparison(FormerMembers):
     right: Cells
     by: Pairing = pair_all
     same: Names = ()  # columns or parts of the shorthand in which compared cells agree
-    each: Names = ()  # one check by value of these; ``left``, ``right``: decoder and tree
+    each: Names = ()  # one check per value of these; ``left``, ``right``: decoder and tree
     expect: Expect = Difference.better
     where: Text = "{title}"
     evidence: Text = describe_gap
     judge: Judge = judge_mean
-    # whether all tasks' prompts together are a check, too; a text names that place
+    # whether the prompts of all tasks together are a check, too; a text names its place
     pooled: bool | str = False
-    # From here on what was found.
+    # All further fields are results.
     group: Group = Group("", pd.DataFrame())  # noqa: RUF009 - of one task, the first of several
     column: str = ""  # the metric
     label: Label = ()
     strata: Sequence[Contrasts] = ()  # the contrasts of each task
     all_tasks: str = ""  # the place of all tasks together
     gap: Difference | None = None  # the mean; None for counts and places
-    contrasts_by_label: Mapping[Label, Contrasts] = field(
-        default_factory=dict
-    )  # of a group's places
+    # of a group's places
+    contrasts_by_label: Mapping[Label, Contrasts] = field(default_factory=dict)
     gaps_by_place: Mapping[Any, Difference] = field(default_factory=dict)
     place_p_values: Sequence[PValues] = ()
 
@@ -326,15 +328,15 @@ class Comparison(FormerMembers):
         return getattr(self.judge, "func", None) is judge_places
 
     def get_line_key(self, row: Row) -> Label:
-        """Returns a cell's values of ``same``."""
+        """Returns a cell's values of ``same``, which cells of a line share."""
         return tuple(self.ask.get_value(row, key) for key in to_tuple(self.same))
 
     def group_by_line(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
-        """Groups cells by their values of ``same``."""
+        """Groups cells in lines, by their values of ``same``."""
         return group_by_key((self.get_line_key(row), row) for row in rows)
 
     def sort_lines(self, rows: Iterable[Row], along: str) -> list[list[Row]]:
-        """Each line's cells by a value, ascending; with a minus before its name descending."""
+        """Sorts each line's cells by a value, ascending, or descending if its name has a minus."""
         key = along.lstrip("-")
         return [
             sorted(line, key=lambda row: self.ask.get_value(row, key), reverse=key != along)
@@ -342,7 +344,7 @@ class Comparison(FormerMembers):
         ]
 
     def find_contrasts_by_label(self, group: Group) -> dict[Label, Contrasts]:
-        """Returns a group's contrasts by the values of ``each``; () where there is one check."""
+        """Finds a group's contrasts by their values of ``each``; by () alone without ``each``."""
         sides = (self.ask.select_side(group, side) for side in (self.left, self.right))
         split = group_by_key(
             (self._make_check_label(*contrast), contrast) for contrast in self.by(self, *sides)
@@ -360,7 +362,7 @@ class Comparison(FormerMembers):
     def make_check(
         self, outcome: str | PValues | None, of_prompts: OfPrompts = return_no_p_values
     ) -> Check:
-        """Returns the check with its texts, from its p-values or a verdict that no chance is in."""
+        """Makes the check with its texts, from p-values or from a verdict without chance."""
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         return Check(
             self._fill_text(self.text),
@@ -391,15 +393,15 @@ class Comparison(FormerMembers):
             raise UsageError(f"{text!r} names {error}; there are {', '.join(names)}") from error
 
     def compute_single_difference(self, contrast: Contrast) -> Difference | None:
-        """Returns the difference of one contrast alone."""
+        """Computes the difference of a single contrast; None if a number is missing."""
         return self.compute_pooled_difference([[contrast]])
 
     def compute_pooled_difference(self, strata: Sequence[Contrasts]) -> Difference | None:
-        """Returns the mean difference of contrasts on each task."""
+        """Computes the mean difference of contrasts, pooled over tasks; None if undefined."""
         records = self.ask.records
         gap = compute_difference(strata, self.column, records)
         chance = find_chance_difference(to_rows(self.group.rows), self.column)
-        # More prompts do not narrow what rounds of jobs differ by.
+        # More prompts do not reduce the differences between rounds of jobs.
         rounds = isinstance(records, RoundReader)
         return gap and replace(
             gap, chance_share=chance, prompt_count=0 if rounds else gap.prompt_count
@@ -407,12 +409,12 @@ class Comparison(FormerMembers):
 
     @property
     def first_contrasts(self) -> Contrasts:
-        """Those of the first task, or place."""
+        """The contrasts of the first task, or place."""
         return next(iter((*self.strata, *self.contrasts_by_label.values())))
 
     @property
     def first_cell_pairs(self) -> list[tuple[Row, Row]]:
-        """The first cell of both sides of each contrast."""
+        """The first cell of each side, for each contrast."""
         return [(left[0], right[0]) for left, right in self.first_contrasts]
 
     @property
@@ -435,7 +437,7 @@ class Comparison(FormerMembers):
         ]
 
     def describe_single_verdicts(self, so: str, not_so: str) -> str:
-        """How many contrasts on one task hold on their own, judged together; "" where unknown."""
+        """Counts which contrasts on one task hold on their own, corrected; "" if unknown."""
         one_sided = (Difference.above, Difference.below)
         alone = self.expect if self.expect in one_sided else Difference.better
         p_values = (
@@ -451,14 +453,14 @@ class Comparison(FormerMembers):
 
     @property
     def win_count_text(self) -> str:
-        """At how many of the judged places the claim holds."""
+        """The number of judged places at which the claim holds."""
         return (
             f"{list_holm_verdicts(self.place_p_values).count(HOLDS)} of {len(self.place_p_values)}"
         )
 
     @property
     def best_trees_text(self) -> str:
-        """The best tree of each side, of one contrast on one task; "" of several."""
+        """The best tree of each side, if there is one contrast on one task; else ""."""
         if self.contrast_count > 1 or len(self.strata) > 1:
             return ""
         return " against ".join(
@@ -467,7 +469,7 @@ class Comparison(FormerMembers):
 
     @property
     def pick_method_text(self) -> str:
-        """How trees were picked, where some were and there are intervals."""
+        """How trees were picked, if some were and there are intervals; else ""."""
         gaps: list[Difference | None] = [*self.gaps_by_place.values()] or [self.gap]
         is_paired = all(gap is not None and gap.ends is not None for gap in gaps)
         is_paired = is_paired and not self.ask.records.printed
@@ -481,8 +483,8 @@ class Comparison(FormerMembers):
         return ", ".join(f"{place}: {gap}" for place, gap in self.gaps_by_place.items())
 
     def list_count_pairs(self, against: str = "") -> list[tuple[str, float, float]]:
-        """The tree and both sides' counts of each contrast where they are known; ``against`` is a
-        part of the left cell's shorthand that stands for the right side's count.
+        """Lists the tree and both sides' counts of each contrast that has both; with ``against``,
+        the right count is this part of the left cell's shorthand.
         """
         counts = []
         for left, right in self.first_cell_pairs:
@@ -495,7 +497,7 @@ class Comparison(FormerMembers):
     def iter_comparisons_by_label(
         self, metric: str, cases_by_group: _Cases
     ) -> Iterator[Comparison]:
-        """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
+        """Yields each label's comparisons by task, then pooled over tasks of the same settings."""
         settings = _list_distinguishing_setting_texts(
             self.ask, [group for group, _ in cases_by_group]
         )
@@ -518,7 +520,7 @@ class Comparison(FormerMembers):
                     yield replace(comparison, strata=strata, all_tasks=place)
 
     def iter_incomparable_checks(self, metric: str, cases_by_group: _Cases) -> Checks:
-        """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
+        """Yields checks of tasks on which both sides differ in settings, named by the evidence."""
         tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in cases_by_group)
         done_tasks = {str(group.rows.task.iloc[0]) for group, cases in cases_by_group if cases}
         for task, groups in tasks.items():
@@ -536,8 +538,8 @@ class Comparison(FormerMembers):
     def iter_unjudged_checks(
         self, metric: str, group: Group, sound_contrasts: Mapping[Label, Contrasts]
     ) -> Checks:
-        """Checks of a group's labels that have comparisons, and none without a cell whose times
-        decide nothing; the evidence names such a cell and why.
+        """Yields checks of a group's labels that have no comparison without unreliable times; the
+        evidence names a cell with such times and the reason.
         """
         contrasts_by_label = self.find_contrasts_by_label(group)
         missing_labels = [label for label in contrasts_by_label if label not in sound_contrasts]
@@ -551,15 +553,13 @@ class Comparison(FormerMembers):
 
 
 def describe_doubted_rows(rows: Iterable[Row], column: str) -> str:
-    """Returns how many rows' numbers in a column decide nothing, and the first one's reason; "" if
-    all do.
-    """
+    """Describes how many rows have an unreliable number, and the first reason; "" if none has."""
     doubted_rows = {str(row["run_id"]): row for row in rows if get_timing_doubt(row, column)}
     return "; ".join(summarise_doubts(doubted_rows.values()))
 
 
 def make_unjudged_check(claim: str, group: Group, rows: Iterable[Row], column: str) -> Check:
-    """Returns the check of a claim that would rest on rows whose times decide nothing."""
+    """Makes the check of a claim that needs rows with unreliable times."""
     pair = str(group.rows.pair.iloc[0])
     doubts = describe_doubted_rows(rows, column)
     return Check(claim, group.title, doubts, NOT_JUDGED, pair=pair)
@@ -569,7 +569,7 @@ _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 
 def _list_distinguishing_setting_texts(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
-    """Each group's settings that differ from other runs', as text; "" without other runs."""
+    """Formats each group's settings that differ from other groups' runs; "" if none differs."""
     columns = [
         c
         for group in groups[:1]
@@ -588,7 +588,7 @@ def _list_distinguishing_setting_texts(ask: ClaimQuery, groups: Sequence[Group])
 
 
 def _describe_differing_settings(contrasts: Contrasts, across: Sequence[str]) -> str:
-    """Names the settings of runs in which compared cells differ, with their values."""
+    """Describes the settings in which the runs of compared cells differ, with their values."""
     sentences = []
     rows = [*chain(*chain(*contrasts))]
     for column in select_identifying_columns(rows[0]):

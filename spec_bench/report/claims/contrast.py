@@ -1,12 +1,12 @@
-"""The lead of one set of cells over another, with a 95% interval.
+"""Differences between two sets of cells, with 95% intervals.
 
-A contrast has a left and a right side of one or several cells each. Of several the best one counts;
-on the right a mean with given weights can count instead. The difference of several contrasts is the
-mean of theirs, of relative ones the geometric mean. With records it is paired by prompt and between
-contrasts. A best cell is picked on one half of the prompts and compared on the other, both ways
-round: of several cells that are equal in truth the one with the best number on some prompts is too
-good there, the more so the more cells and the fewer prompts there are; on other prompts it is not.
-Without records there is a value but no interval.
+A contrast has a left and a right side, each of one or several cells. The best cell of a side
+counts, or, on the right, a mean with given weights. The difference of several contrasts is the mean
+of their differences, of relative differences the geometric mean. With records, it is paired by
+prompt and between contrasts. A best cell is picked on one half of the prompts and compared on the
+other half, both ways round. Among cells that are equal in truth, the cell with the best number on
+some prompts looks too good on these prompts, the more so the more cells and the fewer prompts there
+are; on other prompts it does not. Without records there is a value but no interval.
 """
 
 from __future__ import annotations
@@ -53,36 +53,38 @@ from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import format_interval
 
 FEWEST_PICKED = 8
-"""Fewer prompts pick nothing: half of them would be fewer than four."""
-# Compared as left / right - 1, since another machine or text scales them; others as left - right.
+"""Fewest prompts to pick cells on: half of fewer prompts would be fewer than four."""
+# Metrics compared as left / right - 1, because another machine or text scales them. Other metrics
+# are compared as left - right.
 RELATIVE = frozenset(
     each.name
     for each in columns.list_columns_of_kind("time", "energy", "likelihood")
     if each.interval and each.unit != "×" and each.name != "host_overhead"
 )
-# Each half's pick hangs on the prompts that the other's is compared on. Of m equal cells the two
-# comparisons correlate by e(m)^2 / (m - 1), e the mean of the largest of m standard normals; that
-# is at most 0.36 (m = 3), by which the variance of their mean grows.
+# The pick of each half depends on the prompts on which the pick of the other half is compared. For
+# m equal cells, the two comparisons correlate by e(m)^2 / (m - 1), where e(m) is the mean of the
+# largest of m standard normals. That is at most 0.36 (m = 3), and the variance of the comparisons'
+# mean grows by this share.
 WIDER = sqrt(1.36)
 Pick = Callable[[NDArray[np.bool_]], int]
-"""Mask of the prompts to pick on, (prompts,) -> the picked cell's place."""
+"""Mask of the prompts to pick on, (prompts,) -> index of the picked cell."""
 
 
 WEIGHT = "weight"
-"""A key that right cells have where the mean with these weights counts instead of the best cell."""
+"""Key of a right cell's weight, if the weighted mean counts instead of the best cell."""
 Contrast = tuple[Sequence[Row], Sequence[Row]]
-"""Left and right cells; of several on a side the best one counts."""
+"""Left and right cells; the best cell of each side counts."""
 
 
 def has_choice(contrast: Contrast) -> bool:
-    """Whether some side has cells to pick the best one of."""
+    """Returns whether the best of several cells must be picked on some side."""
     left, right = contrast
     return len(left) > 1 or (len(right) > 1 and WEIGHT not in right[0])
 
 
 @dataclass(frozen=True)
 class Difference(FormerMembers):
-    """Left minus right, or for relative metrics left over right minus 1."""
+    """Difference of two sides: left - right, or left / right - 1 for relative metrics."""
 
     former_members: ClassVar = {
         "relative": "is_relative",
@@ -92,30 +94,30 @@ class Difference(FormerMembers):
         "chance": "chance_share",
     }
 
-    value: float  # on the prompts as they are; of picked cells on the halves that did not pick
-    tested: Interval | None  # on the scale of the test, for relative metrics a logarithm
-    is_relative: bool  # whether it is a share
+    value: float  # on the measured prompts; picked cells are compared on the half that did not pick
+    tested: Interval | None  # on the scale of the test: a logarithm for relative metrics
+    is_relative: bool  # whether it is left / right - 1
     no_interval_reason: str = ""  # why there is no interval
     lower_is_better: bool = False  # whether less of the metric is better
     left: float = nan  # mean number of the left sides' first cells, as measured
-    prompt_count: int = 0  # behind the interval; 0: unknown
-    chance_share: float = 0.0  # the share by which two names of one configuration differ here
+    prompt_count: int = 0  # number of prompts behind the interval; 0 if unknown
+    chance_share: float = 0.0  # share by which two names of one configuration differ here
 
     @property
     def is_within_chance(self) -> bool:
-        """Whether two names of one configuration differ by as much."""
+        """Whether two names of one configuration differ by as much or more."""
         return self.is_relative and abs(self.value) <= self.chance_share > 0
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The interval's ends as printed; None without records or prompts enough."""
+        """The interval's ends as printed; None without records or with too few prompts."""
         ends = self.tested.ends if self.tested else None
         if not ends or not self.is_relative:
             return ends
         return float(np.expm1(ends[0])), float(np.expm1(ends[1]))
 
     def scale_interval(self, factor: float) -> Difference:
-        """Returns the same with an interval ``factor`` times as wide."""
+        """Returns the same difference with an interval ``factor`` times as wide."""
         interval = self.tested
         if interval is None or interval.ends is None:
             return self
@@ -124,14 +126,16 @@ class Difference(FormerMembers):
         return replace(self, tested=replace(interval, low=low, high=high))
 
     def rescale_to_prompts(self, prompt_count: int) -> Difference:
-        """Returns the same difference and spread on so many prompts; unknown without a number."""
+        """Returns the difference with the interval that ``prompt_count`` prompts would give for the
+        same spread; without an interval if the present number of prompts is unknown.
+        """
         if not self.prompt_count or self.tested is None:
             return replace(self, tested=None)
         return self.scale_interval((self.prompt_count / prompt_count) ** self.tested.shrink_power)
 
     def above(self, bound: float = 0.0) -> PValues | None:
-        """P-values of a claim that the difference is more than that; None without an interval. They
-        show no side of a difference that is no larger than chance.
+        """Returns p-values of the claim that the difference exceeds ``bound``; None without an
+        interval. For the bound 0, both are 1 if the difference is within chance.
         """
         if self.tested is None:
             return None
@@ -143,16 +147,18 @@ class Difference(FormerMembers):
         return None if support is None or against is None else (support, against)
 
     def below(self, bound: float = 0.0) -> PValues | None:
-        """P-values of a claim that the difference is less than that."""
+        """Returns p-values of the claim that the difference is less than ``bound``."""
         p_values = self.above(bound)
         return p_values and (p_values[1], p_values[0])
 
     def better(self) -> PValues | None:
-        """P-values of a claim that the left side is better, as the metric's direction has it."""
+        """Returns p-values of the claim that the left side is better, in the metric's direction."""
         return self.below() if self.lower_is_better else self.above()
 
     def within(self, room: float) -> PValues | None:
-        """P-values of a claim that the difference is at most so large, either way (two tests)."""
+        """Returns p-values of the claim that the difference is within ``room`` either way (two
+        tests).
+        """
         upper = self.below(room)
         lower = self.above(-room)
         if upper is None or lower is None:
@@ -160,7 +166,7 @@ class Difference(FormerMembers):
         return p_value_of_all([upper, lower])
 
     def within_share(self, share: float) -> PValues | None:
-        """Returns the same of a share of the left side's number."""
+        """Returns p-values of the claim that it is within this share of the left side's number."""
         return self.within(share * self.left)
 
     def __str__(self) -> str:
@@ -180,10 +186,10 @@ def compute_difference(
     relative: bool | None = None,
     prompts: frozenset[str] | None = None,
 ) -> Difference | None:
-    """Returns the mean difference in a registered metric over the same contrasts on one or several
-    tasks, whose prompts (None: all) are pooled; ``relative`` is left over right minus 1 instead of
-    left minus right (None: the metric's default). None where a number is missing, or where several
-    tasks cannot be pooled for lack of records.
+    """Computes the mean difference in a registered metric over contrasts of the same trees on one
+    or several tasks, with all tasks' ``prompts`` (None: all) pooled. ``relative`` is left / right -
+    1 instead of left - right (None: the metric's default). None if a number is missing, if the
+    tasks' trees differ, or if several tasks lack records.
     """
     relative = metric in RELATIVE if relative is None else relative
     contrasts = strata[0]
@@ -222,7 +228,7 @@ def compute_difference(
 
 
 def _list_compared_trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
-    """Returns the compared trees: contrasts of several tasks are pooled if these are the same."""
+    """Lists the trees that contrasts compare; tasks with the same list can be pooled."""
     return [
         [[(str(row["decoder"]), str(row["spec"])) for row in side] for side in contrast]
         for contrast in contrasts
@@ -230,7 +236,7 @@ def _list_compared_trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[
 
 
 def is_lower_better(metric: str) -> bool:
-    """Whether a column gets better downwards; of a score that is not listed more is better."""
+    """Returns whether lower values of a metric are better; False for a score that is not listed."""
     column = columns.find_column(metric)
     return column is not None and column.better == "down"
 
@@ -241,7 +247,7 @@ def compute_mean_difference(
     metric: str,
     relative: bool,
 ) -> Difference | None:
-    """Returns the mean difference from the counts of every contrast's cells, in their order."""
+    """Computes the mean difference from the counts of all cells, in order; None if undefined."""
     picks = any(map(has_choice, contrasts))
     is_small = table.shape[-1] < FEWEST_PICKED
     if picks and not is_small:
@@ -262,8 +268,8 @@ def compute_mean_difference(
         )
         return Difference(value, None, relative, reason) if np.isfinite(mean) else None
     rows = [*chain(*chain(*contrasts))]
-    # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks of
-    # times, and more calls of a prompt of all else.
+    # Scores are bounded and often equal; other metrics are smooth in the sums. Repeats are blocks
+    # for times, and more calls of a prompt for other metrics.
     if metric in TIMED:
         interval = bootstrap_interval(statistic, flat)
     elif metric in registered:
@@ -282,7 +288,7 @@ def compute_mean_difference(
     is_small = FEW_CLOCKS if is_batched and prompts == 1 else TOO_FEW
     reason = is_small if prompts < FEWEST else FEW_DIFFER
     gap = Difference(value, interval, relative, reason, prompt_count=0 if is_batched else prompts)
-    # Where a side was picked on one half of the prompts for the other, both halves correlate.
+    # If each half of the prompts picks a cell for the other, the halves' differences correlate.
     gap = gap.scale_interval(WIDER) if picks else gap
     ends = gap.tested and gap.tested.ends
     if relative and ends and ends[1] - ends[0] > log(WIDEST):
@@ -292,8 +298,9 @@ def compute_mean_difference(
 
 
 def _find_possible_gap(rows: Sequence[Row], table: Table, metric: str, relative: bool) -> float:
-    """Returns how far sides can be apart on a prompt to come, NaN or infinite where that is not
-    known: not at all where a side's own numbers differ by prompt and yet both sides' are the same.
+    """Returns how far apart the sides can be on a new prompt: 0 if the first cell's own ratio
+    varies by prompt, because sides that still agree always do; else the range of the ratio's
+    limits, NaN or infinite if unknown.
     """
     if not find_usual_number(RATIOS[2], table[0]):
         return 0.0
@@ -308,7 +315,7 @@ def _compute_mean_share(
     contrast_count: int,
     sums: Table,
 ) -> Table:
-    """One contrast's part of the mean of so many: sums (counts of its cells, batch) -> (batch,)."""
+    """Computes a contrast's term of the mean: sums (counts of its cells, batch) -> (batch,)."""
     cell_sums = iter(np.split(sums, len([*chain(*contrast)])))
     best = []
     for side in contrast:
@@ -325,7 +332,9 @@ def _resolve_picks(
     table: Table,
     metric: str,
 ) -> tuple[list[Contrast], Table]:
-    """Returns the contrasts with, of each prompt, the cell that the other half of them picked."""
+    """Replaces the cells of a side by one, with each prompt's counts from the cell that the other
+    half of the prompts picked. Returns the contrasts and their table.
+    """
     resolved_contrasts = []
     parts = []
     start = 0
@@ -355,7 +364,7 @@ def get_contrast_counts(
     records: RecordReader,
     prompts: frozenset[str] | None = None,
 ) -> Table | None:
-    """The counts of all contrasts' cells; of times those that one session decoded interleaved."""
+    """Returns all cells' counts, of times only those measured in turn; None without records."""
     return records.make_table_getter([*chain(*chain(*contrasts))], prompts)(metric)
 
 
@@ -365,10 +374,10 @@ def _compute_difference_without_records(
     records: RecordReader,
     relative: bool,
 ) -> Difference | None:
-    """Returns the value alone: the cells' own intervals are over the same prompts.
+    """Computes the value alone, without an interval.
 
-    An interval of the difference depends on how far prompts move both cells alike, known from
-    records only; to take the cells as independent gives intervals several times too wide.
+    The interval depends on how far a prompt moves both cells alike, which only records show: with
+    the cells' own intervals, taken as independent, it would be several times too wide.
     """
     values = []
     for contrast in contrasts:
@@ -397,7 +406,7 @@ def _compute_difference_without_records(
 
 
 def format_picked_tree(side: Sequence[Row], metric: str) -> str:
-    """Returns the best cell's tree, and of how many."""
+    """Formats the best cell's decoder and tree, with the number of cells; "-" without numbers."""
     rows_left = [row for row in side if not pd.isna(row.get(metric))]
     if not rows_left:
         return "-"
@@ -409,11 +418,11 @@ def format_picked_tree(side: Sequence[Row], metric: str) -> str:
 def pick_counts_on_other_half(
     side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None
 ) -> Table:
-    """(counts, repeats, prompts) of a side, of each prompt those of the cell that the other half
-    picked, by default the best by the metric; as if of the side's first cell.
+    """Returns a side's counts (counts, repeats, prompts): each prompt's are of the cell that the
+    other half of the prompts picked, by default the best by the metric, as if of the first cell.
 
     The factor of a metric's ratio (MBSU's 1 / (L r + 1)) is carried over from the picked cell to
-    the first one.
+    the first cell.
     """
 
     def best(prompts_seen: NDArray[np.bool_]) -> int:
@@ -436,7 +445,7 @@ def pick_counts_on_other_half(
 
 
 def compute_cell_values(side: Sequence[Row], counts: Table, metric: str) -> Table:
-    """(cells,) numbers; NaN where there is none."""
+    """Computes each cell's number, (cells,); NaN if it has none."""
     sums = counts.sum(axis=(2, 3))
     with np.errstate(divide="ignore", invalid="ignore"):
         values = [
@@ -447,7 +456,7 @@ def compute_cell_values(side: Sequence[Row], counts: Table, metric: str) -> Tabl
 
 
 def compute_correlation(x: pd.Series, y: pd.Series) -> float | None:
-    """Pearson's r; None for fewer than three points, or where one of both does not vary."""
+    """Computes Pearson's r; None for fewer than three points, or if a variable does not vary."""
     is_known = x.notna() & y.notna()
     x = x[is_known].astype(float)
     y = y[is_known].astype(float)
@@ -459,9 +468,9 @@ def compute_correlation(x: pd.Series, y: pd.Series) -> float | None:
 def compute_correlation_over_prompts(
     rows: Sequence[Row], x: str, y: str, records: RecordReader
 ) -> Difference | None:
-    """Pearson's r of two metrics over cells, tested as Fisher's z with the jackknife's interval
-    over the prompts, which all cells share; without ends where records of five are not there. None
-    where a metric does not vary.
+    """Computes Pearson's r of two metrics over cells, tested as Fisher's z with the jackknife's
+    interval over the prompts, which all cells share. It has no interval without records of five
+    prompts. None if a metric does not vary.
     """
     r = compute_correlation(*(pd.Series([row.get(name) for row in rows]) for name in (x, y)))
     if r is None or abs(r) >= 1:
@@ -502,7 +511,7 @@ def compute_correlation_over_prompts(
 def compute_fisher_interval(
     r: float, count: int, bound: float = 0.0
 ) -> tuple[float, float, PValues]:
-    """The 95% interval of a correlation by Fisher's z, and the p-values of its being above that."""
+    """Computes a correlation's 95% interval by Fisher's z, and p-values of exceeding ``bound``."""
     z = float(np.arctanh(r))
     error = 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))

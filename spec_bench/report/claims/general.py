@@ -1,4 +1,4 @@
-"""What is checked of any results file: orderings, exact decoders' scores, the fastest decoder."""
+"""Checks for any results file: order of decoders, exact decoders' scores, the fastest decoder."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ from spec_bench.vocabulary.names import format_decoder_and_tree
 from spec_bench.vocabulary.numbers import format_count
 
 SIMILAR = 0.05
-"""Scores are similar that differ by at most this share of the range that they can have."""
+"""Scores count as similar if they differ by at most this share of their possible range."""
 
 
 def iter_general_checks(ask: ClaimQuery) -> Iterator[Check]:
@@ -67,18 +67,18 @@ def iter_general_checks(ask: ClaimQuery) -> Iterator[Check]:
 
 
 def check_all_exact_scores(ask: ClaimQuery) -> Iterator[Check]:
-    """Exact decoders draw from the target's distribution: scores differ from AR's by noise only."""
+    """Checks, group by group, that exact decoders' scores differ from AR's only by noise."""
     for group in ask.groups:
         yield from check_exact_scores(group, ask.records)
 
 
 def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
-    """Exact decoders' scores against AR's in one group.
+    """Compares exact decoders' scores with AR's in one group.
 
     If all draw from one distribution, either of two decoders could have given either answer to a
-    prompt: the claim fails where the signs of the prompts' differences are too lopsided for that (a
+    prompt: the claim fails if the signs of the prompts' differences are too lopsided for that (a
     randomisation test on the discordant prompts, McNemar's for right and wrong; Bonferroni over
-    decoders). It holds where the mean over decoders is within ``SIMILAR`` of AR's.
+    decoders). It holds if the mean over decoders is within ``SIMILAR`` of AR's.
     """
     score = find_score_column(group.rows)
     baseline = group.baseline
@@ -127,7 +127,9 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
 
 
 def _compute_sign_p_value(contrast: Contrast, sums: Array, score: str) -> float:
-    """The p-value of the signs of the prompts' differences, of sums (counts, prompts) a cell."""
+    """Computes the p-value of the signs of differences by prompt, of sums (counts, prompts) per
+    cell.
+    """
     ours, theirs = (
         pseudo_values(partial(compute_metric_from_sums, row=cell, name=score), side)
         for cell, side in zip(chain(*contrast), sums, strict=True)
@@ -141,7 +143,9 @@ def check_fastest_beats_baseline(
     location: str,
     prompts: frozenset[str] | None = None,
 ) -> Iterator[Check]:
-    """The check of one group: the decoder that half of the prompts picks, timed on the others."""
+    """Checks that a group's fastest decoder beats AR: each half of the prompts picks a decoder,
+    which is compared on the other half.
+    """
     rows = group.rows
     baseline = group.baseline
     is_measured = ~rows.lossless.isin([UNAUDITED, "simulated"]) & (rows.status != "failed")

@@ -1,5 +1,5 @@
-"""Which cells a claim's comparison pairs, and how the claim is judged by the pairs' differences:
-the values of ``by`` and ``judge`` of ``ClaimQuery``, which ``ask`` has for a paper's ``claims.py``.
+"""Values of ``by`` and ``judge`` of a ``Comparison``: how cells are paired, and how a claim is
+judged by the pairs' differences. A paper's ``claims.py`` imports them from ``ask``.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ Judge = Callable[["Comparison"], Check | None]
 
 
 def pair_all(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-    """Yields every left cell with every right one."""
+    """Pairs every left cell with every right cell of the same line."""
     rights = asked.group_by_line(right)
     for row in left:
         yield from (([row], [partner]) for partner in rights.get(asked.get_line_key(row), []))
 
 
 def best(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-    """The best cell of each side with all of its decoders: that of some is not that of all."""
+    """Pairs the best cells of both sides in each line. Skips a line that lacks a decoder of a side:
+    the best of some decoders is not the best of all.
+    """
     lefts, rights = map(asked.group_by_line, (left, right))
     for key in (key for key in lefts if key in rights):
         sides = ((lefts[key], asked.left), (rights[key], asked.right))
@@ -49,7 +51,9 @@ def best(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contr
 
 
 def steps(along: str) -> Pairing:
-    """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
+    """Returns a pairing of each left cell with the next smaller one along a value; with a minus
+    before its name, the smaller cell is on the left.
+    """
 
     def pair_cells(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         for line in asked.sort_lines(left, along):
@@ -59,7 +63,9 @@ def steps(along: str) -> Pairing:
 
 
 def ends(along: str) -> Pairing:
-    """Returns the last cell of each line against its first one; lines of one mean reach as far."""
+    """Returns a pairing of each line's last cell with its first, in the order of ``along``; without
+    ``each``, only of lines that span the full range of its values.
+    """
 
     def pair_cells(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         lines = asked.sort_lines(left, along)
@@ -74,7 +80,7 @@ def ends(along: str) -> Pairing:
 
 
 def describe_gap(comparison: Comparison) -> str:
-    """Returns the difference, of how many comparisons, of which trees."""
+    """Describes the difference, the number of comparisons, and the compared trees."""
     mean_text = (
         f", mean of {comparison.contrast_count} comparisons fixed in advance"
         if comparison.contrast_count > 1
@@ -85,7 +91,7 @@ def describe_gap(comparison: Comparison) -> str:
 
 
 def describe_gap_and_trees(comparison: Comparison) -> str:
-    """Returns the difference and the trees on the left."""
+    """Describes the difference and the trees on the left."""
     specs = ", ".join(dict.fromkeys(str(left["spec"]) for left, _ in comparison.first_cell_pairs))
     mean_text = (
         f"mean of {comparison.contrast_count} comparisons: "
@@ -96,7 +102,7 @@ def describe_gap_and_trees(comparison: Comparison) -> str:
 
 
 def judge_mean(comparison: Comparison) -> Check | None:
-    """Returns the mean of all comparisons."""
+    """Judges the mean difference of all comparisons; None if it cannot be computed."""
     if (gap := comparison.compute_pooled_difference(comparison.strata)) is None:
         return None
     expect = comparison.expect
@@ -106,8 +112,8 @@ def judge_mean(comparison: Comparison) -> Check | None:
 
 
 def rising(comparison: Comparison) -> Check | None:
-    """More at the end of ``steps`` than at their start, and at no step less. A step that adds
-    nothing, as where every candidate list is accepted, is no objection.
+    """Judges whether the end of ``steps`` has more than their start, and no step has less. A step
+    without a change, as where every candidate list is accepted, is no objection.
     """
     total_gap = comparison.compute_single_difference(
         (comparison.first_contrasts[-1][0], comparison.first_contrasts[0][1])
@@ -122,7 +128,9 @@ def rising(comparison: Comparison) -> Check | None:
 
 
 def counted(within: float | None = None, against: str = "") -> Judge:
-    """Counts have no interval: each left one is less, or within a share of the right one."""
+    """Returns a judge of counts, which have no interval: each left count is less than the right
+    one, or within a share of it.
+    """
 
     def judge(comparison: Comparison) -> Check | None:
         holds = [
@@ -139,8 +147,8 @@ def judge_places(
     combine_p_values: Callable[[Iterable[PValues]], PValues],
     first_place: float = -inf,
 ) -> Check | None:
-    """Judges each place, a value of ``each``, alone; then all, most or any of them, from
-    ``first_place`` on. Returns one check of a whole group.
+    """Judges all places of a group (values of ``each``) in one check: ``combine_p_values`` combines
+    the p-values of the single places from ``first_place`` on.
     """
     gaps = {
         label[0]: comparison.compute_pooled_difference([case])
@@ -167,11 +175,11 @@ def judge_places(
 
 
 def every(least: float = -inf) -> Judge:
-    """At every value of ``each``, from this one on, the claim must hold."""
+    """Returns a judge: the claim must hold at every value of ``each`` from ``least`` on."""
     return partial(judge_places, combine_p_values=p_value_of_all, first_place=least)
 
 
 some: Judge = partial(judge_places, combine_p_values=p_value_of_any)
-"""At one value of ``each`` at least the claim must hold."""
+"""Judge: the claim must hold at one or more values of ``each``."""
 most: Judge = partial(judge_places, combine_p_values=p_value_of_most)
-"""At more than half of the values of ``each`` the claim must hold."""
+"""Judge: the claim must hold at more than half of the values of ``each``."""

@@ -1,4 +1,4 @@
-"""Which cells are on a side of a claim's comparison, and how a metric is called in it."""
+"""Selects the cells on a side of a claim's comparison, and formats metrics' names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 Names = str | Sequence[str]
 Cells = Mapping[str, Any]
-"""Cells on one side of a comparison, see ``cells``."""
+"""Conditions for the cells on one side of a comparison, see ``cells``."""
 DECODERS = "decoders"
 
 
@@ -24,15 +24,15 @@ def to_tuple(names: Names) -> tuple[str, ...]:
 
 
 def cells(*decoders: str, **where: Any) -> Cells:
-    """Cells of some decoders, or of all of our engine: ``cells("sd", width=lambda w: w > 1)``;
-    ``where`` has what ``ClaimQuery.get_value`` must be: a value, several, or a function that says
-    yes.
+    """Returns conditions for cells of some decoders, or of all decoders of our engine. ``where``
+    has conditions for ``ClaimQuery.get_value``: a value, several values, or a function that returns
+    whether a value fits, as in ``cells("sd", width=lambda w: w > 1)``.
     """
     return {DECODERS: decoders, **where}
 
 
 def meets_condition(value: Any, condition: Any) -> bool:
-    """Returns whether a value equals a condition, is one of several, or satisfies a function."""
+    """Returns whether a value equals a condition, is among its values, or satisfies it."""
     if value is None or pd.isna(value):
         return False
     if callable(condition):

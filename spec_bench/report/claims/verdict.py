@@ -1,9 +1,10 @@
-"""A claim with its evidence and verdict, how many of a page's hold, and both on the console.
+"""Checks of claims with their evidence and verdicts, a summary of checks, and both on the console.
 
-A verdict comes from two one-sided p-values (``PValues``): of numbers like these if the claim were
+A verdict follows from two one-sided p-values (``PValues``): of such numbers if the claim were
 false, and if it were true. The verdicts of a family are made together (``correct_verdicts``): a
-paper's claims on one pair of models are one, our own checks on it another. Holm's correction over
-both p-values of all checks of a family keeps the chance of any false verdict in it below 5%.
+paper's claims on one pair of models are one family, our own checks on this pair another. Holm's
+correction over both p-values of all checks of a family keeps the chance of any false verdict in it
+below 5%.
 """
 
 from collections import Counter
@@ -22,12 +23,12 @@ from spec_bench.vocabulary.numbers import format_count
 HOLDS = "holds"
 WITHIN_NOISE = "within noise"
 DOES_NOT_HOLD = "does not hold"
-# by its own interval, and not past the correction: the claim, or its contrary
+# The claim, or its contrary, is shown by its own interval, but not after the correction.
 ALONE = "shown alone"
 CONTRARY = "contradicted alone"
 NOT_DECIDED = "not decided"  # a value without an interval
-NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
-NOT_JUDGED = "not judged"  # both were measured, and the machine was busy or stalled
+NOT_COMPARABLE = "not comparable"  # both sides were measured, but with different settings
+NOT_JUDGED = "not judged"  # both sides were measured, but the machine was busy or stalled
 _PHRASES = {  # of one check, and of several
     HOLDS: ("holds", "hold"),
     ALONE: tuple(f"{verb} shown alone, not past correction" for verb in ("is", "are")),
@@ -40,13 +41,13 @@ _PHRASES = {  # of one check, and of several
 }
 VERDICTS = tuple(_PHRASES)
 ALPHA = 0.05
-"""The chance that any verdict of a family is false."""
-_MOST = 10_000  # prompts that are suggested
+"""Largest chance that any verdict of a family is false."""
+_MOST = 10_000  # largest number of prompts that is suggested
 
 
 PValues = tuple[float, float]
-"""The probabilities of numbers like these if the claim is false at best, small where it holds, and
-if it is true at worst, small where it does not hold.
+"""Probability of such numbers if the claim is just false (small if it holds), and probability if it
+is just true (small if it does not hold).
 """
 OfPrompts = Callable[[int], PValues | None]
 
@@ -57,25 +58,26 @@ def return_no_p_values(_: int) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """One claim on one task, or on all tasks' prompts together."""
+    """A claim on one task, or on the prompts of all tasks together, with its verdict."""
 
     claim: str
     where: str  # the task
     evidence: str  # the numbers
-    verdict: str = NOT_DECIDED  # one of ``VERDICTS``; where there are p_values, once corrected
-    statement: str = ""  # the paper's, its words as a quotation; "" where the check is ours
-    section: str = ""  # of the paper, with the statement
-    number: int = -1  # place of the claim among its paper's, from 0
-    p_values: PValues | None = None  # None where no chance is in it, or nothing is decided
+    verdict: str = NOT_DECIDED  # one of ``VERDICTS``; ``correct_verdicts`` sets it from p_values
+    statement: str = ""  # the paper's words, as a quotation; "" if the check is ours
+    section: str = ""  # the statement's place in the paper
+    number: int = -1  # index of the claim in its paper
+    p_values: PValues | None = None  # None if chance plays no part, or if nothing is decided
     pair: str = ""  # of models
-    # what they would be of so many prompts with the same difference and spread; None: unknown
+    # number of prompts -> p-values for the same difference and spread; None if unknown
     of_prompts: OfPrompts = field(default=return_no_p_values, compare=False)
-    seeds: bool = False  # whether what seeds differ by keeps it open
+    seeds: bool = False  # whether it is undecided because seeds differ
 
 
 def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
-    """Returns checks with their verdicts, corrected for how many their family has; the evidence of
-    the open ones ends in the number of prompts that may decide, if differences stay as they are.
+    """Returns the checks with verdicts, corrected for the number of checks in their family. Ends
+    the evidence of an undecided check with the number of prompts that may decide, if difference and
+    spread stay the same.
     """
     families = group_by_key(
         ((check.pair, bool(check.statement)), place)
@@ -99,7 +101,7 @@ def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
 
 
 def _iter_holm_verdicts(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
-    """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
+    """Yields each claim's verdict and the smaller of its p-values, corrected for all (Holm)."""
     corrected_p = adjust_by_holm([p for pair in p_values for p in pair])
     for raw_p, supports, against in zip(p_values, corrected_p[::2], corrected_p[1::2], strict=True):
         side = ALONE if raw_p[0] <= raw_p[1] else CONTRARY
@@ -109,12 +111,12 @@ def _iter_holm_verdicts(p_values: Sequence[PValues]) -> Iterator[tuple[str, floa
 
 
 def list_holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
-    """Returns the verdicts of a family of claims, corrected for all of them."""
+    """Lists the verdicts of a family of claims, corrected for all of them (Holm)."""
     return [verdict for verdict, _ in _iter_holm_verdicts(p_values)]
 
 
 def _describe_prompts_to_decide(check: Check, family_size: int) -> str:
-    """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
+    """Describes how many prompts would decide a check in a family of this size; "" if unknown."""
     if check.seeds:
         return "; more seeds may decide"
     prompt_count = 10
@@ -126,7 +128,7 @@ def _describe_prompts_to_decide(check: Check, family_size: int) -> str:
 
 
 def p_value_of_all(p_values: Iterable[PValues]) -> PValues:
-    """Of a claim that is made of several: all must hold, and one that does not is enough.
+    """Computes the p-values of a claim that several claims all hold.
 
     The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
     """
@@ -135,16 +137,16 @@ def p_value_of_all(p_values: Iterable[PValues]) -> PValues:
 
 
 def p_value_of_any(p_values: Iterable[PValues]) -> PValues:
-    """Of a claim that one of several holds, whichever it is: the contrary of all being false."""
+    """Computes the p-values of a claim that at least one of several claims holds."""
     against, supports = p_value_of_all((against, supports) for supports, against in p_values)
     return supports, against
 
 
 def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
-    """Of a claim that more than half of several hold.
+    """Computes the p-values of a claim that more than half of several claims hold.
 
-    By Bonferroni's test that at least so many of them do (Benjamini and Heller, Biometrics 64,
-    2008).
+    They are of Bonferroni's test that at least a given number of them hold (Benjamini and Heller,
+    Biometrics 64, 2008).
     """
     supports, against = zip(*p_values, strict=True)
 
@@ -158,18 +160,18 @@ def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
 
 @dataclass(frozen=True)
 class ClaimsSummary:
-    """Verdicts on all claims of a paper, or of a results file."""
+    """Summary of the verdicts on all claims of a paper, or of a results file."""
 
     sentence: str  # how many hold, are within noise, do not hold, were not measured
     verdicts: tuple[str, ...]  # those that occur, ``not measured`` last
-    # of each statement of the paper with its section, in its order, and of each pair of models ("":
-    # there is one): a count for each verdict, empty for none, and an x where not measured; our own
-    # checks last, together, without a statement
+    # (statement, section, pair of models) -> a count for each verdict ("" for 0), and an x if not
+    # measured. The pair is "" if there is only one; our own checks come last, with "" for their
+    # statement.
     lines: dict[tuple[str, str, str], list[str]]
 
 
 def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> ClaimsSummary:
-    """Returns the summary of checks of a paper's claims, or of a results file's of no paper."""
+    """Summarises the checks of a paper's claims, or, without a paper, of a results file."""
     claims = paper.claims if paper else ()
     pairs = [*dict.fromkeys(check.pair for check in checks if check.pair)]
     by_statement: dict[tuple[str, str, str], Counter[str]] = {
@@ -252,7 +254,7 @@ def group_by_claim(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]
 
 
 def format_statement(text: str, section: str) -> str:
-    """Returns the paper's statement, with its section."""
+    """Formats a paper's statement with its section; a fixed text for our own checks."""
     return f"{text} ({section})" if text else OURS
 
 

@@ -1,1 +1,1 @@
-"""Rows and records as the report needs them: read, pooled over seeds, set against each other."""
+"""Rows and records for the report: how they are read, pooled over seeds and compared."""
