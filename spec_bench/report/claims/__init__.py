@@ -1,10 +1,10 @@
 """Checks the papers' claims on our numbers: ``check_claims("rsd", rows, results)``.
 
-A claim ``holds`` if such numbers would be unlikely were it false, and ``does not hold`` if they
-would be unlikely were it true. Otherwise it is ``within noise``, or ``not decided`` without an
-interval. A paper's claims on one pair of models are judged together (Holm), and so are our own
-checks: the chance of any false verdict among them is below 5%. A claim that is decided on its own,
-but not after this correction, is ``shown alone`` or ``contradicted alone``.
+A claim ``holds`` if such numbers are unlikely when it is false, and ``does not hold`` if they are
+unlikely when it is true. Otherwise it is ``within noise``, or ``not decided`` without an interval.
+A paper's claims on one pair of models are judged together (Holm), and so are our own checks: the
+chance of any false verdict among them is below 5%. A claim that is decided on its own, but not
+after this correction, is ``shown alone`` or ``contradicted alone``.
 
 Equality needs a difference that is shown to be small; it is not enough that none is seen. Screened
 cells are no evidence. A paper's claims are the functions of its ``claims.py``, written with
@@ -41,9 +41,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
 
     The rows are measured cells, of any pairs and experiments; simulated acceptance is no evidence
     and is left out. A difference is paired by prompt if both cells have records, else it has no
-    interval. The records belong to the row's ``file``; ``results`` is the file for rows without
-    such a column, or the records. Raises UsageError if there is no such paper, or if its claims
-    cannot be read.
+    interval. The records belong to the row's ``file``; ``results`` is this file for rows without
+    such a column, or a reader of the records. Raises UsageError if there is no such paper, or if
+    its claims cannot be read.
     """
     settings_of_paper = load_paper(paper)
     claims = settings_of_paper.claims

@@ -344,7 +344,7 @@ class Comparison(FormerMembers):
         ]
 
     def find_contrasts_by_label(self, group: Group) -> dict[Label, Contrasts]:
-        """Finds a group's contrasts by their values of ``each``; by () alone without ``each``."""
+        """Finds a group's contrasts by their values of ``each``; without ``each``, by ()."""
         sides = (self.ask.select_side(group, side) for side in (self.left, self.right))
         split = group_by_key(
             (self._make_check_label(*contrast), contrast) for contrast in self.by(self, *sides)
@@ -437,7 +437,7 @@ class Comparison(FormerMembers):
         ]
 
     def describe_single_verdicts(self, so: str, not_so: str) -> str:
-        """Counts which contrasts on one task hold on their own, corrected; "" if unknown."""
+        """Describes how many contrasts on one task hold on their own; "" if unknown."""
         one_sided = (Difference.above, Difference.below)
         alone = self.expect if self.expect in one_sided else Difference.better
         p_values = (
@@ -520,7 +520,7 @@ class Comparison(FormerMembers):
                     yield replace(comparison, strata=strata, all_tasks=place)
 
     def iter_incomparable_checks(self, metric: str, cases_by_group: _Cases) -> Checks:
-        """Yields checks of tasks on which both sides differ in settings, named by the evidence."""
+        """Yields checks of tasks on which the sides' settings differ, with these settings."""
         tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in cases_by_group)
         done_tasks = {str(group.rows.task.iloc[0]) for group, cases in cases_by_group if cases}
         for task, groups in tasks.items():

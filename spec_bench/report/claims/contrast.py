@@ -5,8 +5,8 @@ counts, or, on the right, a mean with given weights. The difference of several c
 of their differences, of relative differences the geometric mean. With records, it is paired by
 prompt and between contrasts. A best cell is picked on one half of the prompts and compared on the
 other half, both ways round. Among cells that are equal in truth, the cell with the best number on
-some prompts looks too good on these prompts, the more so the more cells and the fewer prompts there
-are; on other prompts it does not. Without records there is a value but no interval.
+some prompts looks too good on these prompts (more so with more cells and fewer prompts), but not on
+other prompts. Without records there is a value but no interval.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Difference(FormerMembers):
         return p_value_of_all([upper, lower])
 
     def within_share(self, share: float) -> PValues | None:
-        """Returns p-values of the claim that it is within this share of the left side's number."""
+        """Returns p-values of a difference within this share of the left side's number."""
         return self.within(share * self.left)
 
     def __str__(self) -> str:
@@ -332,8 +332,8 @@ def _resolve_picks(
     table: Table,
     metric: str,
 ) -> tuple[list[Contrast], Table]:
-    """Replaces the cells of a side by one, with each prompt's counts from the cell that the other
-    half of the prompts picked. Returns the contrasts and their table.
+    """Replaces the cells of a side by one cell, with the counts of the cell that the other half of
+    the prompts picked. Returns the contrasts and their table.
     """
     resolved_contrasts = []
     parts = []
@@ -418,8 +418,8 @@ def format_picked_tree(side: Sequence[Row], metric: str) -> str:
 def pick_counts_on_other_half(
     side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None
 ) -> Table:
-    """Returns a side's counts (counts, repeats, prompts): each prompt's are of the cell that the
-    other half of the prompts picked, by default the best by the metric, as if of the first cell.
+    """Returns a side's counts (counts, repeats, prompts), for each prompt those of the cell that
+    the other half of the prompts picked, by default the best by the metric.
 
     The factor of a metric's ratio (MBSU's 1 / (L r + 1)) is carried over from the picked cell to
     the first cell.

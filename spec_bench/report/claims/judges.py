@@ -51,7 +51,7 @@ def best(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contr
 
 
 def steps(along: str) -> Pairing:
-    """Returns a pairing of each left cell with the next smaller one along a value; with a minus
+    """Returns a pairing of each left cell with the next smaller cell along a value; with a minus
     before its name, the smaller cell is on the left.
     """
 
@@ -113,7 +113,7 @@ def judge_mean(comparison: Comparison) -> Check | None:
 
 def rising(comparison: Comparison) -> Check | None:
     """Judges whether the end of ``steps`` has more than their start, and no step has less. A step
-    without a change, as where every candidate list is accepted, is no objection.
+    without a change is no objection: every candidate list may have been accepted.
     """
     total_gap = comparison.compute_single_difference(
         (comparison.first_contrasts[-1][0], comparison.first_contrasts[0][1])
@@ -128,8 +128,8 @@ def rising(comparison: Comparison) -> Check | None:
 
 
 def counted(within: float | None = None, against: str = "") -> Judge:
-    """Returns a judge of counts, which have no interval: each left count is less than the right
-    one, or within a share of it.
+    """Returns a judge of counts, which have no interval: each left count must be less than the
+    right count, or within a share of it.
     """
 
     def judge(comparison: Comparison) -> Check | None:

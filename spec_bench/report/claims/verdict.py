@@ -46,8 +46,8 @@ _MOST = 10_000  # largest number of prompts that is suggested
 
 
 PValues = tuple[float, float]
-"""Probability of such numbers if the claim is just false (small if it holds), and probability if it
-is just true (small if it does not hold).
+"""Two probabilities of such numbers: if the claim is only just false (small if it holds), and if it
+is only just true (small if it does not hold).
 """
 OfPrompts = Callable[[int], PValues | None]
 

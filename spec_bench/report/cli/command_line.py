@@ -121,7 +121,7 @@ def print_or_write_table(options: Namespace) -> None:
 
 
 def print_paper_items(options: Namespace) -> None:
-    """Lists the tables and figures of a paper, also if named by one of them, or of all papers."""
+    """Lists the tables and figures of a paper (named itself or by an item), or of all papers."""
     papers = (
         [load_paper(options.paper.partition("/")[0])] if options.paper else load_readable_papers()
     )

@@ -1,9 +1,9 @@
-"""Reads cells' records, with where they were measured and the counts by prompt behind their
+"""Reads cells' records, their origins (machine, versions) and the counts by prompt behind their
 numbers.
 
-They come from ``records.parquet``, which is written together with the results file. A cell that is
-not in it, or that was written later, is read from its folder below ``<results>/runs``. Nothing else
-in the report opens either of them.
+Records and origins come from ``records.parquet``, which is written together with the results file.
+A cell that is not in it, or that was written later, is read from its folder below
+``<results>/runs``. Nothing else in the report opens either of them.
 
 Times of two cells are compared if one session decoded both in turn. A baseline that later sessions
 timed again has several timings of a prompt; the timing of the other cell's session is used.
@@ -162,7 +162,7 @@ def _is_remeasured(name: str) -> bool:
 
 @lru_cache(maxsize=1024)  # cells of a group are read several times
 def _list_repeat_counts(cell: _RecordedCell, name: str) -> list[Counts]:
-    """Returns a metric's counts for each repeat that measured it: all repeats measure times."""
+    """Returns a metric's counts for each repeat that has them: all for times, else the first."""
     if cell.repeats and (score_numbers := cell.packed.get_score(cell.run_id, name)):
         return [{prompt: _to_counts(numbers) for prompt, numbers in score_numbers.items()}]
     counts_by_repeat = (

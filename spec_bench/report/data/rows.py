@@ -113,7 +113,7 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
     """Refuses rows in which different models have one name. Every pair must have one target, every
     draft of a pair must be one model, and every decoder with a draft model must have one draft in a
     pair. Models are identified by the digest of their files, or by name. Raises UsageError, or, for
-    ``MIXED`` rows, returns rows with a digest behind the pair or draft.
+    ``MIXED`` rows, returns rows with a digest added to the names of pairs or drafts.
     """
     for keys, model in (
         (["pair"], "target"),
@@ -172,7 +172,7 @@ def consolidate_columns_by_type(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read_typed_rows(path: Path) -> pd.DataFrame:
-    """Reads a file's rows with typed columns. Raises UsageError for a value of another type."""
+    """Reads a file's rows with typed columns. Raises UsageError, with the line, for other types."""
     # Raises an error for incomplete lines, which pandas would fill up.
     deque(files.iter_csv_lines(path, _NEEDED_COLUMNS), maxlen=0)
     known_columns = get_columns(pd.read_csv(path, nrows=0))
@@ -445,8 +445,8 @@ def group_rows(rows: pd.DataFrame) -> list[Group]:
 def _mask_heading_columns(
     rows: pd.DataFrame, setting_columns: Sequence[Column]
 ) -> dict[Column, pd.Series]:
-    """Returns the columns that headings must name, each with a mask of the rows for which it must:
-    those of a task, or pair, with several values.
+    """Masks, for each column, the rows for which headings must name it: those of a task, or pair,
+    with several values. Leaves out columns without such rows.
     """
     columns = {}
     for setting in setting_columns:

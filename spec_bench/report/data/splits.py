@@ -81,7 +81,7 @@ def split_by_settings(
 def _blank_agreeing_texts(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
 ) -> pd.Series:
-    """Blanks a column's texts where a run, task or pair has only one: headings name what varies."""
+    """Blanks texts that all rows, or all of a task or pair, share: headings name differences."""
     scope = [rows[name] for name in _GROUP_COLUMNS[column.apart] if name in rows]
     scope += run_texts if column.apart != "run" else []
     counts = texts.groupby(scope or [0] * len(rows))
@@ -116,7 +116,7 @@ def make_file_suffixes(setting_texts: Iterable[str]) -> dict[str, str]:
 
 
 def _join_distinctive_words(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
-    """Joins the first words that distinguish a part from all others, without words all share."""
+    """Joins the first words that distinguish a part from the others; skips those that all have."""
     rivals = list(parts)
     chosen_words = list[str]()
     for place, word in enumerate(words):

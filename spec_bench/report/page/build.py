@@ -237,7 +237,7 @@ def make_table_file_stems(sheets: Sequence[TableSheet]) -> list[str]:
 
 def build_page_tables(items: Sequence[Item], cells: MeasuredRows) -> list[TableSheet]:
     """Builds the paper's tables that have measured cells. A measured pair that is in none of them
-    gets tables, too: of those that request the same cells, the first.
+    gets the paper's tables, too, but only the first of those with the same cells.
     """
     tables = [item for item in items if isinstance(item, Table)]
     sheets = [
@@ -415,8 +415,8 @@ def _draw_pictures(
 
 
 def format_embedded_caveat(targets: Iterable[str], is_of_paper: bool) -> str:
-    """Formats the caveat on rows of embedded targets, for a paper's experiment or for others; "" if
-    there are no such rows.
+    """Formats the caveat on rows of embedded targets, for a paper's experiment or another one; ""
+    if there are no such rows.
     """
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):

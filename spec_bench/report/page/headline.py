@@ -204,7 +204,7 @@ def _format_value(winner: pd.Series, metric: str, cells_covered: int) -> tuple[s
 def widen_interval(
     row: Row | pd.Series, metric: str, cells_covered: int
 ) -> tuple[float, float] | None:
-    """Widens a row's interval to hold for ``cells_covered`` cells at once; None without one."""
+    """Widens a row's interval to hold for ``cells_covered`` cells at once; None if it has none."""
     value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
     return bonferroni_ends((value, low, high), get_number(row, "prompts") or 0, cells_covered)
 
@@ -293,7 +293,7 @@ def list_headline_sentences(results_file: Path, run_ids: Collection[str]) -> lis
 
 
 def make_headlines(groups: Sequence[Group]) -> list[Headline]:
-    """Makes the headlines of groups; leaves out groups without one."""
+    """Makes the headlines of groups; leaves out groups that have none."""
     return [line for group in groups if (line := make_headline(group))]
 
 

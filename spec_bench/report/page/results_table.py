@@ -49,7 +49,7 @@ class PageCell(NamedTuple):
     sort_key: str  # the number by which a click on the heading sorts
     # low end, value and high end on the column's scale, from 0 to 1; None if there is no scale
     bar_positions: tuple[float, ...] | None
-    is_best: bool  # whether it is the best exact one, or ties with it
+    is_best: bool  # whether it is the best exact number, or ties with it
 
 
 class DecoderTableRow(NamedTuple):
@@ -57,7 +57,7 @@ class DecoderTableRow(NamedTuple):
 
     decoder_name: str  # the decoder's name in results
     decoder: str  # its name for people
-    tree: str  # its tree, and the drafter where that alone differs
+    tree: str  # its tree, with the draft's name if only that differs
     marks: tuple[tuple[str, bool], ...]  # remarks on it, and whether each is minor
     kind: str  # `baseline`, `failed` or ""
     failure: str  # why it failed; "" if it did not

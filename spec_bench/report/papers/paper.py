@@ -174,7 +174,7 @@ def list_paper_names() -> list[str]:
 
 
 def load_readable_papers() -> list[Paper]:
-    """Loads all papers that can be read; warns of any other in one line."""
+    """Loads all papers that can be read; warns of each unreadable paper in one line."""
     papers = []
     for name in list_paper_names():
         try:
@@ -293,7 +293,7 @@ def _pop_entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 
 def _complete_entry(paper: str, entry: Mapping[str, Any], usual_recipe: str = "") -> dict[str, Any]:
-    """Returns an entry with the paper's name and its recipes, if it has no recipes of its own."""
+    """Adds the paper's name and the usual recipe to an entry; the entry's own values win."""
     return {
         "paper": paper,
         "recipe": usual_recipe,
