@@ -419,12 +419,12 @@ class Comparison(FormerMembers):
 
     @property
     def contrast_count(self) -> int:
-        """The number of contrasts."""
+        """The number of contrasts on the first task."""
         return len(self.first_contrasts)
 
     @property
     def metric_title(self) -> str:
-        """The metric for people."""
+        """The metric's name in sentences."""
         return format_metric(self.column)
 
     @cached_property
@@ -479,7 +479,7 @@ class Comparison(FormerMembers):
 
     @property
     def places_text(self) -> str:
-        """Differences by place."""
+        """The difference at each place, as text."""
         return ", ".join(f"{place}: {gap}" for place, gap in self.gaps_by_place.items())
 
     def list_count_pairs(self, against: str = "") -> list[tuple[str, float, float]]:

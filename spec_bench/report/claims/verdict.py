@@ -29,7 +29,7 @@ CONTRARY = "contradicted alone"
 NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but with different settings
 NOT_JUDGED = "not judged"  # both sides were measured, but the machine was busy or stalled
-_PHRASES = {  # of one check, and of several
+_PHRASES = {  # phrases for one check, and for several
     HOLDS: ("holds", "hold"),
     ALONE: tuple(f"{verb} shown alone, not past correction" for verb in ("is", "are")),
     WITHIN_NOISE: ("is within noise", "are within noise"),

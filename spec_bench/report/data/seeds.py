@@ -152,7 +152,7 @@ def _make_pool(
     tables = dict[str, Table]()
     for column in (c for c in columns if c.interval and None not in cells[c.name]):
         name = column.name
-        if name == "speedup" and None not in theirs:  # over baselines timed in turn
+        if name == "speedup" and None not in theirs:  # with baselines timed in turn
             table = records.make_table_getter(
                 [_join_seeds_and_run_ids(ours), _join_seeds_and_run_ids(theirs)], sum_seeds=True
             )("token_rate")

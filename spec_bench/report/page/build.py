@@ -269,7 +269,7 @@ SMALL = "Measured on small models that ship with the package, on invented text; 
 
 
 _environment = make_template_environment("spec_bench.report.page")
-_environment.filters["fragment"] = lambda sheet: Markup(format_table_html(sheet))  # escaped there
+_environment.filters["fragment"] = lambda sheet: Markup(format_table_html(sheet))  # is escaped
 # The style sheet has the styles of only those decoders that have a dot in the page.
 _environment.filters["decoders"] = lambda page: names.make_distinct_styles(
     sorted(set(_DOT.findall(page)))
