@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.metrics.interval import FEWEST, Interval, clip_or_drop_ends
+from spec_bench.metrics.interval import FEWEST, Interval, clip_or_drop_wide_ends
 from spec_bench.metrics.intervals import (
     median_interval,
     rate_ratio_interval,
@@ -92,7 +92,7 @@ def _gap(columns: Array) -> float:
 
 
 def _printed(name: str, found: Interval | None) -> Interval | None:
-    return found and clip_or_drop_ends(name, found)
+    return found and clip_or_drop_wide_ends(name, found)
 
 
 def _rate(name: str, above: str, below: str) -> Quantity:
@@ -334,7 +334,7 @@ def measure_rare(kind: str, prompts: int, simulations: int) -> Iterator[str]:
             ("gap", gap and gap.tested, less),
             (
                 "speed-up",
-                clip_or_drop_ends("speedup", widen_to_tau_width(speed, own, "speedup")),
+                clip_or_drop_wide_ends("speedup", widen_to_tau_width(speed, own, "speedup")),
                 speed,
             ),
         ):

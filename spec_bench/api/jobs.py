@@ -85,11 +85,11 @@ def run(
 
     from spec_bench.jobs.app import run_config
     from spec_bench.jobs.config.compose import compose_config
-    from spec_bench.metrics.own_code import begin_run
+    from spec_bench.metrics.own_code import renew_run_mark
     from spec_bench.sinks.rows import result_to_row
 
     _require_valid_columns(columns)
-    begin_run()
+    renew_run_mark()
     results = run_config(
         compose_config(
             build_overrides_and_save_prompts(overrides, settings, texts, pair, references)

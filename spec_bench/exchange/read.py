@@ -48,8 +48,7 @@ _SPEEDS = (
     "speed-up {:.2f} by sums of tokens and seconds, as in the table; {:.2f} as Spec-Bench's "
     "speed.py: mean of the questions' token rates over the baseline's"
 )
-_UNTIMED_COLUMNS = ("draft_s", "target_s")
-_UNCOUNTED_COLUMNS = ("nodes_per_call", "host_overhead")
+_NEVER_KNOWN_COLUMNS = ("draft_s", "target_s", "nodes_per_call", "host_overhead")
 
 
 class AnswerFile(NamedTuple):
@@ -67,7 +66,7 @@ class AnswerFile(NamedTuple):
     sampled_ids: list[str]
 
     @property
-    def mean_tokens_per_s(self) -> float:
+    def mean_request_tokens_per_s(self) -> float:
         """Mean over questions of the whole request's tokens per second."""
         return fmean(len(answer.tokens) / (answer.latency_s or 0.0) for answer in self.generations)
 
@@ -155,7 +154,7 @@ def _build_generation(question: str, category: str, choice: AnsweredChoice) -> G
     if not min_s <= decode_s <= 1.01 * wall_s - prefill_s:
         times = f"wall_time {wall_s}, prefill_time {prefill_s} and decode_time {decode_s}"
         raise UsageError(f"{times} cannot be of {token_count} new_tokens")
-    calls = _split_tokens_by_call(choice, token_count)
+    calls = _get_or_split_tokens_by_call(choice, token_count)
     # The prefill may emit a turn's first token; a turn's last call may pass the limit.
     excess = sum(calls) - token_count
     if not -turn_count <= excess < turn_count * max(calls, default=1):
@@ -180,7 +179,7 @@ def _build_generation(question: str, category: str, choice: AnsweredChoice) -> G
     )
 
 
-def _split_tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
+def _get_or_split_tokens_by_call(choice: AnsweredChoice, token_count: int) -> tuple[int, ...]:
     """Returns the number of tokens of each target call, evenly split if only the number of calls is
     known. Raises UsageError if that is unknown, too, or impossible.
     """
@@ -191,9 +190,9 @@ def _split_tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...
     call_count = sum(index + 1 for index in choice.idxs)
     if call_count < 1:
         raise UsageError(f"idxs is {list(choice.idxs)}")
-    quotient, remainder = divmod(tokens, call_count)
+    quotient, remainder = divmod(token_count, call_count)
     if quotient < 1:
-        raise UsageError(f"{tokens} new_tokens of {call_count} target calls")
+        raise UsageError(f"{token_count} new_tokens of {call_count} target calls")
     return tuple(quotient + (call < remainder) for call in range(call_count))
 
 
@@ -212,7 +211,10 @@ def import_answer_files_and_print_speedups(options: Namespace) -> None:
     speeds = write_experiment_and_get_speedups(table, answer_files, options)
     print(f"rows: {table}")
     for decoder, speed in speeds.items() if options.baseline else ():
-        mean_ratio = answer_files[decoder].mean_tokens_per_s / answer_files["ar"].mean_tokens_per_s
+        mean_ratio = (
+            answer_files[decoder].mean_request_tokens_per_s
+            / answer_files["ar"].mean_request_tokens_per_s
+        )
         models_note = _describe_other_model(answer_files[decoder], answer_files["ar"])
         print(decoder, _SPEEDS.format(speed, mean_ratio) + models_note, sep=": ")
     for decoder, file in answer_files.items():
@@ -290,7 +292,7 @@ def _make_result_row(
         f"pair: answers of {file.model}; {_OWN_NOTE if file.has_split_times else _REQUEST_NOTE}"
     )
     rate_reason = "" if decoder == "ar" else _DEPTH_NOTE if file.has_tokens_by_call else _RATE_NOTE
-    unknown_columns: tuple[str, ...] = (*_UNTIMED_COLUMNS, *_UNCOUNTED_COLUMNS)
+    unknown_columns: tuple[str, ...] = _NEVER_KNOWN_COLUMNS
     if not file.has_split_times:
         unknown_columns += ("prefill_s",)
     if not file.has_tokens_by_call:

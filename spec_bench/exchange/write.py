@@ -44,20 +44,24 @@ def export_answer_files(options: Namespace) -> None:
     if not rows:
         raise UsageError(f"no complete cell in {str(table)!r}")
     runs = [files.get_run_folder(files.get_results_folder(table), row["run_id"]) for row in rows]
-    paths = write_answers(rows, runs, folder)
+    paths = write_answers_per_repeat(rows, runs, folder)
     for path in (*paths, *write_judged_questions(rows, runs, folder)):
         print(path)
 
 
-def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path) -> list[Path]:
+def write_answers_per_repeat(
+    rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
+) -> list[Path]:
     """Writes a file of answers per cell and repeat, for complete rows and their runs' folders;
     returns the paths. Raises UsageError if a run has no generations, if they are of other models
     than the row, or if the tokenizer has changed since.
     """
     paths: list[Path] = []
-    cells = [[row["decoder"], row["spec"]] for row in rows]
     names = [
-        "-".join(re.sub(r"[^\w.-]+", "_", part) for part in cell if part != "-") for cell in cells
+        "-".join(
+            re.sub(r"[^\w.-]+", "_", part) for part in (row["decoder"], row["spec"]) if part != "-"
+        )
+        for row in rows
     ]
     for row, run_folder in zip(rows, run_folders, strict=True):
         cell_folder.require_row_of_these_models(run_folder, row)

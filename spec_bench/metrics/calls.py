@@ -32,18 +32,22 @@ _ACCEPTED: tuple[Summand, Summand] = (lambda g: g.accepted, lambda g: g.walked)
 _BEAMS: tuple[Summand, Summand] = (lambda g: g.beams, lambda g: g.layers)
 
 
-def block_efficiency(generations: Sequence[Generation], depth: int | None = None) -> PromptSums:
+def block_efficiency(
+    generations: Sequence[Generation], depth_for_limits: int | None = None
+) -> PromptSums:
     """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
 
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
     limit inside the last block count here although they are not delivered. A prompt's tau is at
-    most 1 plus the largest depth of a tree: ``depth``, or that of a recorded tree if it is larger.
+    most 1 plus the largest depth of a tree: ``depth_for_limits``, or that of a recorded tree if it
+    is larger.
     """
     sums = ratio_of_sums(generations, *_EMITTED)
     assert sums is not None
     steps = [step for generation in generations for step in generation.steps]
     largest_depth = max(
-        (max(step.depth, step.accepted, depth or 0) for step in steps), default=depth
+        (max(step.depth, step.accepted, depth_for_limits or 0) for step in steps),
+        default=depth_for_limits,
     )
     return replace(sums, limits=None if largest_depth is None else (1.0, 1.0 + largest_depth))
 
@@ -98,7 +102,7 @@ def mbsu_sums(cell: CellRecords) -> PromptSums | None:
 
 
 @metric("acceptance_rate", sums=_ACCEPTED)
-def acceptance_rate(generations: Sequence[Generation]) -> PromptSums | None:
+def acceptance_rate_by_tried_levels(generations: Sequence[Generation]) -> PromptSums | None:
     """Accepted tokens over the tree levels at which a walk tried to accept one, all depths
     together.
     """

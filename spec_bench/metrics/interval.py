@@ -82,7 +82,7 @@ class Interval(FormerMembers):
             return Interval(value)
 
 
-def clip_or_drop_ends(column_name: str, interval: Interval) -> Interval:
+def clip_or_drop_wide_ends(column_name: str, interval: Interval) -> Interval:
     """Clips an interval to its column's range; drops its ends if the range has no upper bound and
     the ends differ by more than the factor ``WIDEST``.
     """

@@ -33,7 +33,7 @@ def _list_delivery_latencies(latency: str, windows: Sequence[Generation]) -> lis
     ]
 
 
-def has_mostly_simultaneous_chunks(windows: Sequence[Generation]) -> bool:
+def are_most_chunks_simultaneous(windows: Sequence[Generation]) -> bool:
     """Whether most chunks arrived less than ``_AT_ONCE_S`` after the previous chunk, sooner than a
     forward pass can take.
     """
@@ -66,7 +66,7 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
 
 
 @metric("block_efficiency_source")
-def describe_call_count_sources(generations: Sequence[Generation]) -> str | None:
+def name_call_count_sources(generations: Sequence[Generation]) -> str | None:
     """Names the source of the count of target calls; if there are several, each with its number of
     prompts. None if no answer came over a connection.
     """

@@ -72,13 +72,13 @@ class ModuleScore:
             and any(len(prompt_references) > 1 for prompt_references in references)
         )
         values, signature = self._compute_values_and_signature(predictions, golds, **options)
-        numbers = {key: value for key, value in values.items() if _is_number(value)}
+        numbers = {key: value for key, value in values.items() if _is_number_or_bool(value)}
         lists = {
             key: value
             for key, value in values.items()
             if isinstance(value, list | tuple | np.ndarray)
             and len(value) == len(predictions)
-            and all(map(_is_number, value))
+            and all(map(_is_number_or_bool, value))
         }
         if lists:  # with twice the prompts, a list with a number per prompt has twice the length
             doubled_score, _ = self._compute_values_and_signature(
@@ -196,7 +196,7 @@ _loaded_modules = dict[str, tuple[str, ModuleScore]]()
 def read_score_source(score: str) -> str:
     """Returns the code of a score's own file or function; "" where it has none."""
     if score in FUNCTIONS:
-        return own_code.read_function_code(FUNCTIONS[score])
+        return own_code.read_function_code_and_values(FUNCTIONS[score])
     file = _find_score_file(score)
     return own_code.read_code_of_file(file) if file else ""
 
@@ -217,7 +217,9 @@ def load_module_score(score: str, known_scores: tuple[str, ...] = ()) -> ModuleS
     """
     if score in FUNCTIONS:
         compute = FUNCTIONS[score]
-        code = own_code.digest_code([own_code.read_function_code(compute, marks_run=False)], 8)
+        code = own_code.digest_code(
+            [own_code.read_function_code_and_values(compute, with_run_mark=False)], 8
+        )
         return ModuleScore(score.lower(), _wrap_compute_as_module(compute), f"function|code:{code}")
     code = read_score_source(score)
     if score not in _loaded_modules or _loaded_modules[score][0] != code:
@@ -289,5 +291,5 @@ def _wrap_compute_as_module(compute: Callable[..., Any]) -> SimpleNamespace:
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number_or_bool(value: Any) -> bool:
     return isinstance(value, Real | np.number | np.bool_)  # True is 1

@@ -26,8 +26,8 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 _run_marks = [uuid4().hex]
 
 
-def begin_run() -> None:
-    """Marks functions that depend on more than is known as changed in the run that begins."""
+def renew_run_mark() -> None:
+    """Renews the mark in the code of functions that may have changed unseen: a new run begins."""
     _run_marks[0] = uuid4().hex
 
 
@@ -106,7 +106,7 @@ def read_foreign_code(metric_or_score: Any) -> str:
         return get_source_or_bytecode(function)
     arguments = [getattr(metric_or_score, name, None) for name in ("args", "keywords")]
     package_code = _read_package(top_name)
-    return f"{read_function_code(function, not package_code)}{arguments}{package_code}"
+    return f"{read_function_code_and_values(function, not package_code)}{arguments}{package_code}"
 
 
 @cache
@@ -123,9 +123,9 @@ def _read_package(name: str) -> str:
     return read_code_of_file(Path(file)) if file and name != "__main__" else ""
 
 
-def read_function_code(function: Any, marks_run: bool = True) -> str:
+def read_function_code_and_values(function: Any, with_run_mark: bool = True) -> str:
     """Returns the source of a function or class, with the numbers and texts that it uses; with
-    ``marks_run`` also the mark of this run, if it uses what may have changed unseen.
+    ``with_run_mark`` also the mark of this run, if it uses what may have changed unseen.
     """
     used_values = dict(_iter_used_values(function))
     plain_values = {
@@ -137,7 +137,7 @@ def read_function_code(function: Any, marks_run: bool = True) -> str:
         name not in plain_values and used_value is not function and not _is_of_library(used_value)
         for name, used_value in used_values.items()
     )
-    mark = _run_marks[0] if marks_run and has_unseen else ""
+    mark = _run_marks[0] if with_run_mark and has_unseen else ""
     return f"{get_source_or_bytecode(function)}{plain_values or ''}{mark}"
 
 

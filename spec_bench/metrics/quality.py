@@ -355,7 +355,7 @@ def score_each_answer(name: str, numbers_by_prompt: Mapping[str, Any]) -> Mappin
     return dict(zip(numbers_by_prompt, alone, strict=False))
 
 
-def get_score_statistic(name: str, numbers_per_prompt: int) -> Statistic | None:
+def get_non_ratio_statistic(name: str, numbers_per_prompt: int) -> Statistic | None:
     """Returns the score as a function of sums over prompts (numbers, batch); None for two numbers
     per prompt, for which the score is their ratio. Raises UsageError if the score does not define
     ``compute_from_sums``.

@@ -54,7 +54,7 @@ def _compute_speed_ratio(generation: Generation, baseline: Generation) -> float 
 
 
 @metric("stalls", of_cell=True)
-def count_stalls(cell: CellRecords) -> int:
+def count_own_stalls(cell: CellRecords) -> int:
     """Counts the windows whose seconds per target call exceed ``STALL`` times the cell's median."""
     return sum(map(sum, flag_windows_over_cell_median(cell.repeats)))
 

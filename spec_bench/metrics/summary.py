@@ -14,7 +14,7 @@ from spec_bench.metrics import latencies as latencies  # likewise
 from spec_bench.metrics import stalls as stalls  # likewise
 from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
-from spec_bench.metrics.interval import Interval, clip_or_drop_ends
+from spec_bench.metrics.interval import Interval, clip_or_drop_wide_ends
 from spec_bench.metrics.intervals import widen_to_tau_width
 from spec_bench.metrics.metric import CellRecords, Number, PromptSums, compute_interval, metric
 from spec_bench.metrics.quality import SCORES, compute_score_columns, needs_references
@@ -128,7 +128,7 @@ def _make_row_entries(
         return dict.fromkeys((column, *ends))
     if not isinstance(number, Interval):
         return {column: number}
-    number = clip_or_drop_ends(column, widen_to_tau_width(number, tau, column))
+    number = clip_or_drop_wide_ends(column, widen_to_tau_width(number, tau, column))
     return dict(zip((column, *ends), (number.value, number.low, number.high), strict=True))
 
 

@@ -194,7 +194,7 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
         zip((row["run_id"] for row in rows), _get_session_note_of_each_row(rows), strict=True)
     )
     row_count = len(rows)
-    rows = _group_and_keep_fastest_rows(rows)
+    rows = _group_and_limit_rows(rows)
     cell_names = [
         f"{format_decoder_and_tree(row)}{_LOSSLESS_SUFFIXES.get(row['lossless'], '')}"
         for row in rows
@@ -233,7 +233,7 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     return table
 
 
-def _group_and_keep_fastest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _group_and_limit_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Groups rows by pair, task and setting; if there are too many, keeps the fastest of each
     group.
     """

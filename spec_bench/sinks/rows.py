@@ -219,7 +219,7 @@ def merge_results_csv(
     past_ids = find_superseded_ids(list(rows.values()), end_times, job_end_times)
     past_ids |= {run_id for run_id in run_ids if strip_past_models_suffix(run_id) != run_id}
     present = [rows[run_id] for run_id in run_ids if run_id not in past_ids]
-    _archive_rows(path, [rows[run_id] for run_id in run_ids if run_id in past_ids], present)
+    _update_archive(path, [rows[run_id] for run_id in run_ids if run_id in past_ids], present)
     screened_rows = [row for row in present if row.get("stage") == "screen"]
     if screened_rows or screening_path.exists():
         _write_screened_rows(screening_path, screened_rows)
@@ -248,7 +248,7 @@ def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
     files.write_csv(path, screened_rows, names)
 
 
-def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
+def _update_archive(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
     """Adds past rows to the archive next to a results file, each once; removes rows that are
     present.
     """

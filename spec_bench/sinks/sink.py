@@ -96,12 +96,10 @@ class SinkSettings:
 
 def parse_sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
     """Parses the config group ``sink``. Raises UsageError for an unknown sink or a wrong value."""
-    if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
-        return (
-            config
-            if isinstance(config, SinkSettings)
-            else read_settings(SinkSettings, config, "sink")
-        )
+    if isinstance(config, SinkSettings):
+        return config
+    if not isinstance(config, Mapping):
+        return read_settings(SinkSettings, config, "sink")
     own_names = {field.name for field in fields(SinkSettings)} - {"more"}
     more = {name: value for name, value in config.items() if name not in own_names and name in sink}
     own_settings = {name: value for name, value in config.items() if name not in more}

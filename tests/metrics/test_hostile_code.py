@@ -320,8 +320,9 @@ HARM = {
     ),
     "ends the judge by a signal": "os.kill(os.getppid(), 2); os.kill(os.getppid(), 15)",
     "changes the judge's names": (
-        "import __main__ as m; m.run_tests_on_calls = m.limit_process = lambda *_: None\n"
-        "m.run_and_exit = m.PlainValueUnpickler = m.limit_process\n"
+        "import __main__ as m\n"
+        "m.run_tests_on_calls = m.limit_and_filter_process = lambda *_: None\n"
+        "m.run_and_exit_process = m.PlainValueUnpickler = m.limit_and_filter_process\n"
         "import builtins, sys; builtins.abs = lambda x: 0; sys.modules['pickle'] = m; won = False"
     ),
     "is of a plain type that it gave other methods": (

@@ -19,7 +19,7 @@ from spec_bench.metrics.calls import (
 from spec_bench.metrics.efficiency import match_baseline
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import pool_repeats
-from spec_bench.metrics.quality import get_score_statistic
+from spec_bench.metrics.quality import get_non_ratio_statistic
 from spec_bench.metrics.stalls import (
     describe_deciding_stalls,
     describe_disturbance,
@@ -229,7 +229,7 @@ def test_scores_are_filled_by_prompt_id_and_signed_and_what_each_prompt_adds_is_
     counts = found.scores.pop("bleu")  # matches and totals by order, both lengths
     assert counts == {"a": (3, 2, 1, 0, 5, 4, 3, 2, 5, 4), "b": (1, 0, 0, 0, 4, 3, 2, 1, 4, 2)}
     sums = np.array(list(counts.values()), float).sum(axis=0)[:, None]
-    (again,) = get_score_statistic("bleu", 10)(sums)
+    (again,) = get_non_ratio_statistic("bleu", 10)(sums)
     assert again == found.row["bleu"] > 0
     assert found.scores == {"exact_match": {"a": 1.0, "b": 0.0}, "f1": {"a": 1.0, "b": 0.4}}
     assert found.row["f1"] == 0.7

@@ -80,7 +80,7 @@ def test_a_function_that_hangs_on_more_is_other_code_in_every_run():
     names = [register_score_function(compute) for compute in (looked_up, alone)]
     first = [digest_user_code([name]) for name in names]
     assert first == [digest_user_code([name]) for name in names]
-    own_code.begin_run()
+    own_code.renew_run_mark()
     again = [digest_user_code([name]) for name in names]
     assert again[0] != first[0] and again[1] == first[1]
     signatures = {load_module_score("looked_up").score(["a"], [[]])[1] for _ in range(2)}

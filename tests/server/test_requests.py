@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from scripts.check import server_faults
-from spec_bench.metrics.latencies import has_mostly_simultaneous_chunks
+from spec_bench.metrics.latencies import are_most_chunks_simultaneous
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Generation, Request, ServerChunks
 from spec_bench.server import decoder, endpoint
@@ -419,7 +419,7 @@ def test_a_server_that_samples_by_settings_of_its_own_is_refused(heard, temperat
 def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(gap_s, bursts, chunks):
     came = ServerChunks(tuple(1 + gap_s * place for place in range(chunks)), (1,) * chunks)
     found = Generation("p", (3,) * chunks, "length", (), 1, 1, 0, 0, delivery=came)
-    assert has_mostly_simultaneous_chunks([found]) == (bursts and chunks > 1)
+    assert are_most_chunks_simultaneous([found]) == (bursts and chunks > 1)
 
 
 @pytest.mark.parametrize("seconds", [(-1.0, -2.0, -3.0), (1.0, 3.0, 2.0)])

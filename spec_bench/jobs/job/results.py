@@ -28,7 +28,7 @@ from spec_bench.measure.roofline import (
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
-from spec_bench.metrics.latencies import has_mostly_simultaneous_chunks
+from spec_bench.metrics.latencies import are_most_chunks_simultaneous
 from spec_bench.metrics.stalls import describe_deciding_stalls, describe_disturbance
 from spec_bench.records.cell_folder import compute_digest_columns
 from spec_bench.records.parquet import Scores
@@ -417,7 +417,7 @@ def blank_served_columns(generations: Sequence[Generation]) -> dict[str, Any]:
     if not any(generation.delivery for generation in generations):
         return {}
     stems = _NOT_SEEN + (() if _knows_all_drafted_counts(generations) else _NOT_PROPOSED)
-    stems += _TIMED_COLUMNS if has_mostly_simultaneous_chunks(generations) else ()
+    stems += _TIMED_COLUMNS if are_most_chunks_simultaneous(generations) else ()
     names = (name for name in define_all_column_names() if name.startswith(stems))
     return {name: None for name in names if not name.startswith(_WHOLE)}
 
@@ -442,7 +442,7 @@ def explain_served_columns(
         ("host_overhead", "what a server's seconds go to is not seen from outside"),
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
-        ("token_rate", _BURSTS if has_mostly_simultaneous_chunks(generations) else ""),
+        ("token_rate", _BURSTS if are_most_chunks_simultaneous(generations) else ""),
         (_ENERGY, _REMOTE_METER if lacks_meter else ""),
         (
             "latency_s",

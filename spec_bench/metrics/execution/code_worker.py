@@ -85,7 +85,7 @@ STATUS = {pickle.PickleError: 2, ModuleNotFoundError: 4}  # exit status by excep
 LATE = (signal.SIGALRM, signal.SIGXCPU)
 
 
-class PlainValuePickler(pickle.Pickler):
+class PlainNumberPickler(pickle.Pickler):
     """Pickles values; a number of a user-defined class becomes a plain number."""
 
     def reducer_override(self, value: Any) -> Any:
@@ -192,10 +192,10 @@ def install_syscall_filter() -> None:
     call_libc("prctl", SECCOMP, 2, struct.pack("HP", len(steps), ctypes.addressof(filter_)), 0, 0)
 
 
-def limit_process(
+def limit_and_filter_process(
     seconds: float, memory_bytes: int, null_descriptor: int, closed_descriptors: tuple[int, ...]
 ) -> None:
-    """Sets limits on this process that nothing in it can raise again."""
+    """Limits this process and filters its system calls and events; nothing in it can undo that."""
     die_with_parent()
     for stream in (0, 1, 2):
         os.dup2(null_descriptor, stream)
@@ -232,7 +232,7 @@ def execute_program(code: str, entry_point: str) -> dict[str, Any]:
 def send_plain_value(stream: BinaryIO, value: Any) -> None:
     """Sends a value to the other process. Raises PickleError if it is not a plain value."""
     try:
-        PlainValuePickler(stream).dump(value)
+        PlainNumberPickler(stream).dump(value)
     except Exception as error:
         raise pickle.PicklingError from error
     stream.flush()
@@ -278,7 +278,9 @@ def run_tests_on_calls(tests: str, entry_point: str, answers: BinaryIO, calls: B
     names["check"](function)
 
 
-def run_and_exit(success_status: int, work: Callable[..., None], *arguments: Any) -> NoReturn:
+def run_and_exit_process(
+    success_status: int, work: Callable[..., None], *arguments: Any
+) -> NoReturn:
     """Runs ``work``, then exits with ``success_status``, or with the status of its exception."""
     try:
         work(*arguments)
@@ -295,30 +297,34 @@ def wait_for_child_status() -> int:
     return 3 if -status in LATE else status
 
 
+def run_tests_in_one_process(
+    request: dict[str, Any], null_descriptor: int, stdin: BinaryIO
+) -> None:
+    """Runs program and tests in this process, limited; returns only if the tests pass."""
+    tests = json.loads(stdin.readline())
+    limit_and_filter_process(request["seconds"], request["memory"], null_descriptor, ())
+    names = execute_program(request["code"], request["entry_point"])
+    exec(compile(tests, "<tests>", "exec"), names)
+    names["check"](names[request["entry_point"]])
+
+
 def run_tests_in_two_processes(
     request: dict[str, Any], null_descriptor: int, stdin: BinaryIO
 ) -> None:
-    """Runs tests and program in two limited processes, or in one if the request says ``together``;
-    returns only if the tests pass.
+    """Runs the program in a child and its tests in this process, both limited; returns only if the
+    tests pass.
     """
     limits = (request["seconds"], request["memory"], null_descriptor)
     entry_point = request["entry_point"]
-    if request["together"]:
-        tests = json.loads(stdin.readline())
-        limit_process(*limits, ())
-        names = execute_program(request["code"], entry_point)
-        exec(compile(tests, "<tests>", "exec"), names)
-        names["check"](names[entry_point])
-        return
     heard, call = os.pipe()
     answer_end, answer = os.pipe()
     if os.fork() == 0:
         ends = os.fdopen(heard, "rb"), os.fdopen(answer, "wb")
-        limit_process(*limits, (call, answer_end))
-        run_and_exit(1, answer_calls, request["code"], entry_point, *ends)
+        limit_and_filter_process(*limits, (call, answer_end))
+        run_and_exit_process(1, answer_calls, request["code"], entry_point, *ends)
     ends = os.fdopen(answer_end, "rb"), os.fdopen(call, "wb")
     tests = json.loads(stdin.readline())  # the program's process has never seen them
-    limit_process(*limits, (heard, answer))
+    limit_and_filter_process(*limits, (heard, answer))
     run_tests_on_calls(tests, entry_point, *ends)
 
 
@@ -336,7 +342,8 @@ def main() -> None:
     die_with_parent()
     passed_code = 100 + os.urandom(1)[0] // 2  # unlikely to be guessed
     if os.fork() == 0:
-        run_and_exit(passed_code, run_tests_in_two_processes, request, quiet, stdin)
+        run_tests = run_tests_in_one_process if request["together"] else run_tests_in_two_processes
+        run_and_exit_process(passed_code, run_tests, request, quiet, stdin)
     status = wait_for_child_status()
     print(
         "passed" if status == passed_code else VERDICTS.get(status, "failed"), limitation, sep="\n"

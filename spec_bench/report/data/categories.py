@@ -9,7 +9,7 @@ accepted tokens: the accepted tokens and one token that every call adds.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from spec_bench.metrics.interval import Interval, clip_or_drop_ends
+from spec_bench.metrics.interval import Interval, clip_or_drop_wide_ends
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, widen_to_tau_width
 from spec_bench.metrics.metric import clip_and_map_interval
 from spec_bench.report.data.counts import RecordReader, make_empty_sums
@@ -132,5 +132,5 @@ def _compute_speedup(
     for base in baselines:
         if (table := records.make_table_getter([row, base], prompts)("token_rate")) is not None:
             interval = rate_ratio_interval(*table[0], *table[1])
-            return interval and clip_or_drop_ends("speedup", interval)
+            return interval and clip_or_drop_wide_ends("speedup", interval)
     return None

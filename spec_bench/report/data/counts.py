@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, PromptSums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
-from spec_bench.metrics.quality import get_score_statistic
+from spec_bench.metrics.quality import get_non_ratio_statistic
 from spec_bench.metrics.resampling import sum_by_clock
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
@@ -382,7 +382,7 @@ def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
 def compute_metric_from_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """Computes a metric or score from sums of counts: (counts, batch) -> (batch,)."""
     ours = name not in _SCORES and name in metric
-    statistic = None if ours else get_score_statistic(name, len(sums))
+    statistic = None if ours else get_non_ratio_statistic(name, len(sums))
     if statistic is not None:
         return statistic(sums)
     ratio = sums[0] / sums[1]

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from spec_bench.metrics import metric
-from spec_bench.metrics.interval import Interval, clip_or_drop_ends
+from spec_bench.metrics.interval import Interval, clip_or_drop_wide_ends
 from spec_bench.metrics.intervals import (
     RATIOS,
     interval_where_few_differ,
@@ -201,7 +201,7 @@ def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> lis
                     if name == "speedup" and seed_interval.ends
                     else interval
                 )
-            interval = clip_or_drop_ends(name, interval or seed_interval)
+            interval = clip_or_drop_wide_ends(name, interval or seed_interval)
             if name == "speedup" and interval.between_seeds_share > 0.5:
                 row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_DISAGREEMENT}".removeprefix(
                     "; "
