@@ -13,9 +13,9 @@ class TokenCache:
     bytes = 0
 
     def __init__(self, rows, slots):
-        self.grow(rows, slots)
+        self.grow_and_clear(rows, slots)
 
-    def grow(self, rows, slots):
+    def grow_and_clear(self, rows, slots):
         self.tokens = torch.zeros((rows, slots), dtype=torch.long)
         self.positions = torch.full((rows, slots), -1)
 

@@ -22,7 +22,7 @@ from spec_bench.audit.catalogue import AuditLine, AuditPart, iter_audit_cases, i
 from spec_bench.audit.served_tokens import compute_answer_statistics, run_statistical_tests
 from spec_bench.decode.config import DecoderConfig, apply_tree_shorthand, read_decoder
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer, require_same_vocabulary
-from spec_bench.engine.mapped_model import map_draft_vocabulary, read_known_ids
+from spec_bench.engine.mapped_model import fit_draft_to_vocabulary, read_known_ids
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import compute_next_logits
@@ -176,7 +176,7 @@ def _iter_decoder_agreement_lines(
     target = load_model(target_spec)
     draft_model = load_model(draft_spec)
     target.vocab_size = vocab = min(vocab, target.embedded)
-    draft = map_draft_vocabulary(draft_model, draft_spec.path, vocab)
+    draft = fit_draft_to_vocabulary(draft_model, draft_spec.path, vocab)
 
     def answers(config: DecoderConfig) -> list[tuple[int, ...] | None]:
         decoder = config.build(target, [draft, draft], GREEDY)

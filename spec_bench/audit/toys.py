@@ -24,7 +24,7 @@ class NoCache:
     def _do_nothing(self, *_: Any, **__: Any) -> None:
         """Does nothing."""
 
-    grow = commit = commit_all = move_row = _do_nothing
+    grow_and_clear = commit = commit_all = move_row = _do_nothing
 
 
 class MarkovModel:

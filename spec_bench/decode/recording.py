@@ -125,7 +125,7 @@ class IterationGraph:
             decoder.commit_accepted_paths(result.path, committed.lengths, (), result.layout)
             self._message.copy_(result.packed_verdicts)
 
-        self._graph = target.recorder.record(iteration)
+        self._graph = target.recorder.record_graph(iteration)
         self._copied = torch.cuda.Event()
         self._replay = self._graph.replay
         self._iteration = iteration

@@ -178,8 +178,9 @@ class SlotCache(Cache):
                 layer.keys = keys[place]
                 layer.values = values[place]
 
-    def grow(self, rows: int, slots: int) -> None:
-        """Grows to at least ``rows`` and ``slots``; growing loses the contents.
+    def grow_and_clear(self, rows: int, slots: int) -> None:
+        """Replaces the storage by a larger one of zeros, for at least ``rows`` and ``slots``; keeps
+        a storage that is large enough.
 
         The old storage is freed before the new is allocated.
         """
@@ -305,7 +306,7 @@ class CachePool:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[Any, Any]] = {}
+        self._models_and_caches: dict[str, tuple[Any, Any]] = {}
 
     def get_or_grow_cache(
         self,
@@ -318,17 +319,17 @@ class CachePool:
         caches in use at the same time need two roles.
         """
         slots *= getattr(model, "stretch", 1)  # texts are longer in another tokenizer
-        if role in self._held and self._held[role][0] is model:
-            self._held[role][1].grow(rows, slots)
+        if role in self._models_and_caches and self._models_and_caches[role][0] is model:
+            self._models_and_caches[role][1].grow_and_clear(rows, slots)
         else:
-            self._held.pop(role, None)  # before the new one is allocated
-            self._held[role] = model, model.allocate(rows, slots)
-        return self._held[role][1]
+            self._models_and_caches.pop(role, None)  # before the new one is allocated
+            self._models_and_caches[role] = model, model.allocate(rows, slots)
+        return self._models_and_caches[role][1]
 
     def free(self) -> None:
         """Frees all storage immediately; caches and their layers refer to each other, so that
         otherwise it would stay until Python's garbage collection.
         """
-        for _, cache in self._held.values():
+        for _, cache in self._models_and_caches.values():
             cache.free()
-        self._held.clear()
+        self._models_and_caches.clear()

@@ -29,7 +29,7 @@ class FusedPart(nn.Linear):
         return product[..., self.rows]
 
 
-def fuse_linear_layers(module: nn.Module) -> int:
+def fuse_linear_groups(module: nn.Module) -> int:
     """Fuses the groups of a model's plain linear layers, in place, and frees their old memory;
     returns the number of groups.
     """

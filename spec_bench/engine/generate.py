@@ -212,9 +212,9 @@ def _pad_requests(
     return torch.tensor(ids, device=device), torch.tensor(text, device=device)
 
 
-def _cut_answer(text: Sequence[int], request: Request) -> list[int]:
+def _cut_answer(answer: Sequence[int], request: Request) -> list[int]:
     """Cuts an answer after its first stop or at its limit; what follows is padding."""
-    return list(text[: request.find_end(text)][: request.max_new_tokens])
+    return list(answer[: request.find_end(answer)][: request.max_new_tokens])
 
 
 @torch.inference_mode()

@@ -58,7 +58,7 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
     model.check_memory_and_disk(folder)
     start_s = time.monotonic()
     size = f"{model.disk_bytes / 2**30:.1f} GiB"
-    print(f"{file.name}: {model.formats_text}, {size}, once, into {folder}", file=sys.stderr)
+    print(f"{file.name}: {model.dequantisation_text}, {size}, once, into {folder}", file=sys.stderr)
     part = folder.with_name(f"{folder.name}.part")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -105,11 +105,11 @@ class GGUFModel:
         except Exception as error:  # a damaged or unknown file makes its reader raise anything
             raise UsageError(f"cannot read {str(file)!r}: {to_one_line(error)}") from error
 
-    def _read_from_header(self, reader: Any) -> Any:
+    def _read_from_header(self, auto_class: Any) -> Any:
         """Reads config or tokenizer with transformers, from the header that was read before."""
         header = next(iter(self._readers.values()))
         with mock.patch.object(gguf, "GGUFReader", return_value=header):
-            return reader.from_pretrained(self.file.parent, gguf_file=self.file.name)
+            return auto_class.from_pretrained(self.file.parent, gguf_file=self.file.name)
 
     @cached_property
     def _tensors(self) -> dict[str, tuple[Path, Any]]:
@@ -129,7 +129,7 @@ class GGUFModel:
         return torch.bfloat16 if self._parameter_count() >= LARGE else torch.float32
 
     @cached_property
-    def formats_text(self) -> str:
+    def dequantisation_text(self) -> str:
         """The old and the new format of the weights, such as ``Q4_K_M,
         dequantised to bfloat16``.
         """
@@ -202,8 +202,8 @@ class GGUFModel:
         ):
             if needed_bytes > free:
                 raise UsageError(
-                    f"{str(self.file)!r}, {self.formats_text}, needs {needed_bytes / 2**30:.1f} "
-                    f"GiB {resource}, and {free / 2**30:.1f} are free"
+                    f"{str(self.file)!r}, {self.dequantisation_text}, needs "
+                    f"{needed_bytes / 2**30:.1f} GiB {resource}, and {free / 2**30:.1f} are free"
                 )
 
     def write_weights(self, folder: Path) -> None:
@@ -241,7 +241,7 @@ class GGUFModel:
         come with the last tensor.
         """
         result = processor.process(
-            weights=_read_tensor(*self._tensors[name]),
+            weights=_read_dequantised_tensor(*self._tensors[name]),
             name=name,
             tensor_key_mapping=self._names,
             parsed_parameters=self._joined,
@@ -268,7 +268,7 @@ class GGUFModel:
         config["dtype"] = str(self.dtype).removeprefix("torch.")
         generation = self._module.generation_config.to_dict()
         generation["eos_token_id"] = ends or None
-        made_of = {"made_of": self.file.name, "weights": self.formats_text}
+        made_of = {"made_of": self.file.name, "weights": self.dequantisation_text}
         configs = {"config.json": config, "generation_config.json": generation}
         for name, values in {**configs, model_cache.ORIGIN_FILE: made_of}.items():
             values.pop("transformers_version", None)  # so that all versions write the same files
@@ -310,7 +310,7 @@ def _read_header(file: Path) -> _GGUFHeader:
         raise UsageError(f"it is damaged or cut off ({to_one_line(error)})") from error
 
 
-def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
+def _read_dequantised_tensor(file: Path, tensor: Any) -> np.ndarray:
     """Reads a tensor's numbers as float32, some rows at a time."""
     data = np.fromfile(file, np.uint8, int(tensor.n_bytes), offset=int(tensor.data_offset))
     data = data.view(tensor.data.dtype).reshape(tensor.data.shape)

@@ -40,7 +40,7 @@ _BY_SLOT = {
 }
 
 
-def read_attention_kinds(config: PretrainedConfig) -> tuple[str, ...]:
+def read_distinct_attention_kinds(config: PretrainedConfig) -> tuple[str, ...]:
     """Returns the kinds of layer that a model has, by the rule of transformers' own mask making.
 
     ``layer_types`` names the kind of each layer; without it the same window, or chunk size, holds
@@ -75,7 +75,7 @@ class LayerMaskMaker:
     def __init__(self, config: PretrainedConfig, dtype: torch.dtype) -> None:
         self._config = config
         self._dtype = dtype
-        self.kinds = read_attention_kinds(config)
+        self.kinds = read_distinct_attention_kinds(config)
 
     @property
     def longest_window(self) -> int | None:

@@ -26,7 +26,7 @@ from spec_bench.engine.architectures import (
 )
 from spec_bench.engine.attention import install_grouped_attention, install_split_attention
 from spec_bench.engine.checkpoint import explain_load_error, load_module, read_config_json
-from spec_bench.engine.fused_linear import fuse_linear_layers
+from spec_bench.engine.fused_linear import fuse_linear_groups
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import cut_output_layer
 from spec_bench.engine.model import set_cuda_precision_flags
@@ -134,7 +134,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
         install_grouped_attention(module)
         if plain:
-            fuse_linear_layers(module)
+            fuse_linear_groups(module)
     install_split_attention(module)
     model = wrap_and_probe(module, spec.path, spec.compile)
     model.products = format_product_ways(product_ways)

@@ -237,15 +237,15 @@ def cut_output_layer(module: PreTrainedModel, ids: Sequence[int]) -> None:
     module.set_output_embeddings(cut)
 
 
-def map_draft_vocabulary(
+def fit_draft_to_vocabulary(
     model: LanguageModel,
     path: str,
     target_vocab_size: int,
     kept_ids: Sequence[int] | None = None,
 ) -> LanguageModel:
-    """Wraps a draft that lacks some of the target's tokens; returns any other as it is. The draft's
-    folder may list its tokens; ``kept_ids`` are those to which its last layer was cut. Raises
-    UsageError if the target lacks a token.
+    """Wraps a draft that lacks some of the target's tokens; sets ``vocab_size`` of any other. The
+    draft's folder may list its tokens; ``kept_ids`` are those to which its last layer was cut.
+    Raises UsageError if the target lacks a token.
     """
     if kept_ids is not None:
         return VocabularyMappedModel(

@@ -65,7 +65,7 @@ class ModelSpec:
             )
         if not re.fullmatch(DEVICE, self.device):
             raise UsageError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
-        if self.device.startswith("cuda") and not sees_cuda():
+        if self.device.startswith("cuda") and not is_cuda_usable():
             reason = (
                 explain_cuda_fault() or "torch sees no CUDA device (engine=default takes the CPU)"
             )
@@ -128,7 +128,7 @@ def refuse_unreadable_weights(path: str, config: Mapping[str, Any]) -> None:
         )
 
 
-def sees_cuda() -> bool:
+def is_cuda_usable() -> bool:
     """Returns whether there is a GPU that torch can use; asking does not start CUDA.
 
     What starts it later may still choose its GPUs. Imports torch only if the system has a GPU.

@@ -108,20 +108,24 @@ class PlainBlock:
 
     def __init__(self, block: Any) -> None:
         self.attention, mlp = block.self_attn, block.mlp
-        self.first, self.second = map(
+        self.input_norm, self.mlp_norm = map(
             _make_norm, (block.input_layernorm, block.post_attention_layernorm)
         )
         attention = self.attention
-        self.width = attention.head_dim
-        self.keys = attention.k_proj.out_features // self.width
-        self.heads = attention.q_proj.out_features // self.width
-        self.inner = mlp.up_proj.out_features
+        self.head_dim = attention.head_dim
+        self.key_heads = attention.k_proj.out_features // self.head_dim
+        self.query_heads = attention.q_proj.out_features // self.head_dim
+        self.mlp_width = mlp.up_proj.out_features
         self.on_gpu = attention.o_proj.weight.device.type == "cuda"
-        self.project = _make_product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.open = _make_product(mlp.gate_proj, mlp.up_proj)
-        self.sums = [self._make_residual_add(layer) for layer in (attention.o_proj, mlp.down_proj)]
+        self.project_qkv = _make_product(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.project_gate_up = _make_product(mlp.gate_proj, mlp.up_proj)
+        self.residual_adds = [
+            self._make_residual_add(layer) for layer in (attention.o_proj, mlp.down_proj)
+        ]
         has_norms = hasattr(attention, "q_norm")
-        self.norms = [*map(_make_norm, (attention.q_norm, attention.k_norm))] if has_norms else []
+        self.qk_norms = (
+            [*map(_make_norm, (attention.q_norm, attention.k_norm))] if has_norms else []
+        )
 
     def _make_residual_add(self, layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
         """Makes a function of (residual, x) that adds a layer's product with x to the residual."""
@@ -133,7 +137,7 @@ class PlainBlock:
         multiply = _make_product(layer)
         return lambda residual, x: residual + multiply(x)
 
-    def forward(
+    def forward_overwriting_hidden(
         self,
         hidden: Tensor,
         cos: Tensor,
@@ -143,19 +147,21 @@ class PlainBlock:
         attend: Any,
     ) -> Tensor:
         """Runs tokens [R, T, hidden]; on a GPU ``hidden`` is overwritten."""
-        heads, keys, width = self.heads, self.keys, self.width
-        projected = self.project(self.first(hidden)).unflatten(-1, (heads + 2 * keys, width))
+        heads, keys, width = self.query_heads, self.key_heads, self.head_dim
+        projected = self.project_qkv(self.input_norm(hidden)).unflatten(
+            -1, (heads + 2 * keys, width)
+        )
         query_key, value = projected.split([heads + keys, keys], dim=2)
-        if self.norms:
+        if self.qk_norms:
             parts = query_key.split([heads, keys], dim=2)
             query_key = torch.cat(
-                [n(part) for n, part in zip(self.norms, parts, strict=True)], dim=2
+                [n(part) for n, part in zip(self.qk_norms, parts, strict=True)], dim=2
             )
-        half_turned = query_key.roll(width // 2, -1)
+        half_rotated = query_key.roll(width // 2, -1)
         if self.on_gpu:
-            rotated = torch.addcmul(query_key * cos, half_turned, sin)
+            rotated = torch.addcmul(query_key * cos, half_rotated, sin)
         else:
-            rotated = query_key * cos + half_turned * sin
+            rotated = query_key * cos + half_rotated * sin
         query, key = rotated.transpose(1, 2).split([heads, keys], dim=1)
         keys_values = layer.update(key, value.transpose(1, 2))
         context, _ = attend(
@@ -165,13 +171,13 @@ class PlainBlock:
             mask,
             scaling=self.attention.scaling,
         )
-        hidden = self.sums[0](hidden, context.flatten(2))
-        gate, up = self.open(self.second(hidden)).split(self.inner, dim=-1)
-        return self.sums[1](hidden, silu(gate).mul_(up))
+        hidden = self.residual_adds[0](hidden, context.flatten(2))
+        gate, up = self.project_gate_up(self.mlp_norm(hidden)).split(self.mlp_width, dim=-1)
+        return self.residual_adds[1](hidden, silu(gate).mul_(up))
 
 
 def compile_plain_block(backend: str) -> Any:
-    """Compiles ``PlainBlock.forward``, once for all blocks of a kind."""
+    """Compiles ``PlainBlock.forward_overwriting_hidden``, once for all blocks of a kind."""
     # Target and drafts share code, and every kind of pass is a graph of its own.
     torch._dynamo.config.cache_size_limit = 64  # by its name in torch 2.6, too
     options = INDUCTOR_OPTIONS if backend == "inductor" else None
@@ -183,7 +189,7 @@ def compile_plain_block(backend: str) -> Any:
         for operator in (packed, packed.default, packed.binary):
             lowerings[operator] = fallback_handler(operator, add_to_fallback_set=False)
     return torch.compile(
-        PlainBlock.forward,
+        PlainBlock.forward_overwriting_hidden,
         dynamic=True,
         fullgraph=True,
         backend=backend,
@@ -200,7 +206,7 @@ class PlainModel:
         self._config = module.config
         self._embed, self._rotary = body.embed_tokens, body.rotary_emb
         self._blocks = [PlainBlock(block) for block in body.layers]
-        self._turns: Tensor | None = None  # [2, slots, D] cosines and signed sines
+        self._rotation_table: Tensor | None = None  # [2, slots, D] cosines and signed sines
         self._norm, self._head = _make_norm(body.norm), _make_product(module.lm_head)
         self._hooks = [
             hooks
@@ -208,7 +214,7 @@ class PlainModel:
             for hooks in (part._forward_hooks, part._forward_pre_hooks)
         ]
         # If layers have kinds, ``LayerMaskMaker`` makes a mask for each kind.
-        self._kinds = getattr(self._config, "layer_types", None) or [None] * len(self._blocks)
+        self._layer_kinds = getattr(self._config, "layer_types", None) or [None] * len(self._blocks)
 
     @classmethod
     def build(cls, module: nn.Module, backend: str | None = None) -> PlainModel | None:
@@ -218,7 +224,7 @@ class PlainModel:
         return cls(module, backend) if can_run_plainly(module) else None
 
     @property
-    def is_usable(self) -> bool:
+    def supports_hooks_and_attention(self) -> bool:
         """Whether the modules have no hooks, and attention is torch's or ours."""
         return not any(self._hooks) and self._config._attn_implementation in _ATTENTION
 
@@ -227,15 +233,17 @@ class PlainModel:
         from a table unless they depend on the longest position.
         """
         waits = self._rotary.rope_type in WAITING_ROPE
-        if waits or self._turns is None or self._turns.shape[1] < slots:
-            every = positions if waits else cached_arange(slots, hidden.device).unsqueeze(0)
-            cos, sin = self._rotary(hidden, every)
+        if waits or self._rotation_table is None or self._rotation_table.shape[1] < slots:
+            table_positions = (
+                positions if waits else cached_arange(slots, hidden.device).unsqueeze(0)
+            )
+            cos, sin = self._rotary(hidden, table_positions)
             low, high = sin.chunk(2, dim=-1)
-            turns = torch.stack([cos, torch.cat([-low, high], dim=-1)])
+            rotations = torch.stack([cos, torch.cat([-low, high], dim=-1)])
             if waits:
-                return turns.unsqueeze(3)
-            self._turns = turns[:, 0]
-        return register_constant(self._turns)[:, positions].unsqueeze(3)
+                return rotations.unsqueeze(3)
+            self._rotation_table = rotations[:, 0]
+        return register_constant(self._rotation_table)[:, positions].unsqueeze(3)
 
     def forward(
         self,
@@ -254,12 +262,12 @@ class PlainModel:
         hidden = self._embed(tokens)
         cos, sin = self._get_rotations(hidden, positions, cache.slots)
         attend = ALL_ATTENTION_FUNCTIONS[self._config._attn_implementation]
-        run_block: Any = self._compiled if fused else PlainBlock.forward
+        run_block: Any = self._compiled if fused else PlainBlock.forward_overwriting_hidden
         states: list[Tensor] = []
         for place, (block, layer) in enumerate(zip(self._blocks, cache.layers, strict=True)):
             # A block may overwrite its input, so requested states are copied.
             states.append(hidden.clone() if place in hidden_layers else hidden)
-            layer_mask = mask[self._kinds[place]] if isinstance(mask, dict) else mask
+            layer_mask = mask[self._layer_kinds[place]] if isinstance(mask, dict) else mask
             hidden = run_block(block, hidden, cos, sin, layer_mask, layer, attend)
         hidden = self._norm(hidden)
         states.append(hidden)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from spec_bench.engine.fused_linear import fuse_linear_layers
+from spec_bench.engine.fused_linear import fuse_linear_groups
 from spec_bench.system import files
 from spec_bench.system.processor import read_cpu_model
 
@@ -79,7 +79,7 @@ def pack_linear_layers(module: nn.Module, *, join_groups: bool = False) -> Ways:
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
     multiply_used = {layer for layer in layers if users[id(layer.weight)] > 1}
     if join_groups:
-        fuse_linear_layers(module)
+        fuse_linear_groups(module)
     groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)
     methods = find_fastest_ways([layer.weight for layer in groups])
     size = sum(layer.weight.nbytes for layer in groups)

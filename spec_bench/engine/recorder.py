@@ -61,22 +61,20 @@ class GraphRecorder:
         """Makes a new pool and keeps a graph in it."""
         self._pool = torch.cuda.graph_pool_handle()
         number = torch.zeros(1, device=self._device)
-        self._kept = number, self._record(lambda: number.add_(1))
+        self._kept = number, self._capture_graph(lambda: number.add_(1))
 
-    def record(self, function: Callable[[], object]) -> Any:
+    def record_graph(self, function: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """Records a function as a graph, after two calls. Graphs of a pool reuse each other's
         memory, so a replay must write its results to tensors allocated outside.
         """
         try:
-            return self._record(function)
+            return self._capture_graph(function)
         except Exception:
             self._replace_pool()
             raise
 
-    def _record(self, function: Callable[[], object]) -> Any:
+    def _capture_graph(self, function: Callable[[], object]) -> torch.cuda.CUDAGraph:
         now = torch.cuda.current_stream(self._device)
-        options: dict[str, Any] = {"pool": self._pool, "stream": self._stream}
-        options["capture_error_mode"] = "thread_local"
         with torch.cuda.device(self._device), torch.cuda.stream(now):
             self._stream.wait_stream(now)
             with torch.cuda.stream(self._stream):
@@ -84,6 +82,9 @@ class GraphRecorder:
                     function()
             now.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, **options), collect_constants(self.constants):
+            recording = torch.cuda.graph(
+                graph, self._pool, self._stream, capture_error_mode="thread_local"
+            )
+            with recording, collect_constants(self.constants):
                 function()
         return graph

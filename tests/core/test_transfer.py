@@ -46,7 +46,7 @@ def test_a_constant_is_made_once_a_device_and_type():
 def test_what_a_recording_reads_is_not_given_up_with_other_constants():
     with SimCuda():
         recorder = GraphRecorder(DEVICE)
-        recorder.record(lambda: (cached_constant((3, 1, 4), DEVICE) + 1,))
+        recorder.record_graph(lambda: (cached_constant((3, 1, 4), DEVICE) + 1,))
         (read,) = recorder.constants
         clear_cached_constants()
         assert cached_constant((3, 1, 4), DEVICE) is not read

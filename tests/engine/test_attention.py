@@ -20,7 +20,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.layer_masks import (
     LayerMaskMaker,
     apply_window,
-    read_attention_kinds,
+    read_distinct_attention_kinds,
     temporarily_shorten_windows,
 )
 from spec_bench.engine.probe import check_cached_answers
@@ -116,7 +116,7 @@ def test_a_layer_that_keeps_a_state_is_refused_by_its_kind():
     config = LlamaConfig(num_hidden_layers=2)
     config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(ValueError, match="'linear_attention'"):
-        read_attention_kinds(config)
+        read_distinct_attention_kinds(config)
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_th
                 float((ones + 1).sum())
 
         with pytest.raises(RuntimeError, match="stream is capturing"):
-            recorder.record(waits)
+            recorder.record_graph(waits)
         assert torch.cuda.current_stream() is stream
-        graph = recorder.record(lambda: two.copy_(ones + 1))
+        graph = recorder.record_graph(lambda: two.copy_(ones + 1))
         ones.fill_(4)
         graph.replay()
         assert two.tolist() == [5, 5]
@@ -77,7 +77,7 @@ def test_a_pool_that_lost_its_last_graph_is_not_used_again():
     with SimCuda():
         recorder = GraphRecorder(DEVICE)
         for _ in range(2):
-            recorder.record(lambda: None)
+            recorder.record_graph(lambda: None)
 
 
 def test_iterations_whose_passes_cannot_be_fused_are_recorded_as_they_are(monkeypatch, caplog):

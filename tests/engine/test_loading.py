@@ -131,7 +131,7 @@ def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(error, says, t
     def start():
         raise RuntimeError(error)
 
-    torch_for_cuda_13.setattr(model_spec, "sees_cuda", lambda: True)
+    torch_for_cuda_13.setattr(model_spec, "is_cuda_usable", lambda: True)
     torch_for_cuda_13.setattr(torch.cuda, "_lazy_init", start)
     spec = ModelSpec("random:llama_tiny", device="cuda")
     with one_line(says) as caught:
@@ -145,7 +145,7 @@ def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(error, says, t
      ("3.0.0", False)],
 )  # fmt: skip
 def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkeypatch):
-    monkeypatch.setattr(model_spec, "sees_cuda", lambda: True)
+    monkeypatch.setattr(model_spec, "is_cuda_usable", lambda: True)
     monkeypatch.setattr(torch, "__version__", version)
     for device, compile in (("cuda", "none"), ("cuda:1", "dynamo"), ("cpu", "static")):
         ModelSpec("x", device=device, compile=compile)

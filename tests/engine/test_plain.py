@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.engine import probe
 from spec_bench.engine.attention import install_grouped_attention
-from spec_bench.engine.fused_linear import fuse_linear_layers
+from spec_bench.engine.fused_linear import fuse_linear_groups
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.plain import PlainModel
 from spec_bench.engine.tree_pass import run_causal_tokens
@@ -61,7 +61,7 @@ def tree_logits(model):
 def test_a_family_run_plainly_has_its_modules_logits(family, joined, dtype):
     model = wrapped(module_of(family).to(dtype))
     if joined:
-        assert fuse_linear_layers(model.module) == 6
+        assert fuse_linear_groups(model.module) == 6
         model.plain = PlainModel.build(model.module)
     assert model.plain is not None
     plain = tree_logits(model)
@@ -149,7 +149,7 @@ def test_a_hook_that_is_set_later_is_met():
 def test_blocks_that_answer_otherwise_than_their_modules_are_not_used(caplog):
     model = wrapped(module_of("llama"))
     block = model.plain._blocks[1]
-    block.first = block.second  # whose weights are another's, once they differ
+    block.input_norm = block.mlp_norm  # whose weights are another's, once they differ
     nn.init.normal_(model.module.model.layers[1].post_attention_layernorm.weight)
     with caplog.at_level(logging.WARNING):
         probe.check_cached_answers(model)
@@ -167,7 +167,7 @@ def test_a_layer_of_a_gpus_pass_is_few_kernels(family, tokens, most):
         with SimCuda() as sim, torch.inference_mode():
             module = module_of(family, num_hidden_layers=layers).to(DEVICE)
             install_grouped_attention(module)
-            assert fuse_linear_layers(module) == 2 * layers
+            assert fuse_linear_groups(module) == 2 * layers
             model = wrapped(module)
             ids = torch.zeros((2, tokens), dtype=torch.long, device=DEVICE)
             cache = model.allocate(2, 24)
@@ -201,4 +201,4 @@ def test_turns_that_hang_on_the_longest_position_are_computed_in_every_pass():
     )
     modules.plain = None
     assert torch.equal(tree_logits(plain), tree_logits(modules))
-    assert plain.plain._turns is None
+    assert plain.plain._rotation_table is None

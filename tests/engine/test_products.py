@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from spec_bench.engine import products
-from spec_bench.engine.fused_linear import fuse_linear_layers
+from spec_bench.engine.fused_linear import fuse_linear_groups
 from spec_bench.engine.loading import ModelSpec, load_model, make_random_module
 from spec_bench.engine.products import (
     PACKED,
@@ -166,11 +166,11 @@ def test_a_model_answers_as_before_with_its_groups_joined(architecture, groups):
     module = tiny_model(architecture).double()
     before, size = module(PROMPT).logits, sum(p.numel() for p in module.parameters())
     names = list(module.state_dict())
-    assert fuse_linear_layers(module) == groups
+    assert fuse_linear_groups(module) == groups
     torch.testing.assert_close(module(PROMPT).logits, before, rtol=1e-12, atol=1e-12)
     assert sum(p.numel() for p in module.parameters()) == size
     assert list(module.state_dict()) == names
-    assert fuse_linear_layers(module) == 0  # once
+    assert fuse_linear_groups(module) == 0  # once
 
 
 def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows():
@@ -179,7 +179,7 @@ def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows():
         setattr(block, name, nn.Linear(4, out))
     x, y = torch.randn(2, 5, 4).unbind()
     expected = {name: (part(x), part(y)) for name, part in block.named_children()}
-    assert fuse_linear_layers(block) == 1
+    assert fuse_linear_groups(block) == 1
     torch.testing.assert_close(block.k_proj(x), expected["k_proj"][0])
     block.q_proj(x)
     torch.testing.assert_close(block.v_proj(y), expected["v_proj"][1])
@@ -194,14 +194,14 @@ def test_layers_that_differ_are_left_apart(change):
         block.up_proj.double()
     if change == "class":
         block.up_proj = nn.Bilinear(4, 4, 6)
-    assert fuse_linear_layers(block) == 0
+    assert fuse_linear_groups(block) == 0
 
 
 def test_the_memory_of_matrices_that_were_joined_is_free_again():
     with SimCuda() as sim:
         module = pair_of("none", dtype=torch.float32)[0].module.to(DEVICE)
         free, used = torch.cuda.mem_get_info()[0], sim.allocated
-        assert fuse_linear_layers(module) == 6
+        assert fuse_linear_groups(module) == 6
         assert (sim.allocated, torch.cuda.mem_get_info()[0]) == (used, free)
 
 

@@ -108,7 +108,7 @@ def run_ids(commands):
         with (
             mock.patch.object(identity, "hash_json", watching),
             mock.patch.object(pairs, "find_hub_commit", return_value=None),  # what the cache has
-            mock.patch.object(pairs, "sees_cuda", return_value=False),
+            mock.patch.object(pairs, "is_cuda_usable", return_value=False),
         ):
             must(RUN, *split(command), "plan=true")
         found[command] = _short(list(made))

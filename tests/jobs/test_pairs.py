@@ -214,7 +214,7 @@ def test_heads_of_another_kind_are_refused_before_they_are_loaded(run_job, tmp_p
 def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
     device, target, gpu, placed_on, monkeypatch
 ):
-    monkeypatch.setattr(pairs, "sees_cuda", lambda: gpu)
+    monkeypatch.setattr(pairs, "is_cuda_usable", lambda: gpu)
     assert pairs.resolve_engine(EngineSettings(device, "float32"), target).device == placed_on
 
 
@@ -231,7 +231,7 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
 def test_a_device_is_one_engine_however_it_is_asked_for(
     device, torch_version, dtype, compile, monkeypatch
 ):
-    monkeypatch.setattr(pairs, "sees_cuda", lambda: True)
+    monkeypatch.setattr(pairs, "is_cuda_usable", lambda: True)
     monkeypatch.setattr(torch, "__version__", torch_version)
     words = (f"engine.device={device}", "pair.target=a/b")
     asked = parse_request(compose_config(words))

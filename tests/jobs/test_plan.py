@@ -329,7 +329,7 @@ def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
 
 @pytest.mark.usefixtures("offline")
 def test_a_sweep_is_planned_where_no_gpu_is_and_says_what_is_swept(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("spec_bench.engine.model_spec.sees_cuda", lambda: False)
+    monkeypatch.setattr("spec_bench.engine.model_spec.is_cuda_usable", lambda: False)
     swept = ("engine=cuda", "generation.temperature=0.5,1", "seed=0,1", f"results={tmp_path}")
     assert main(monkeypatch, "-m", "plan=true", "decoder=sd", "spec=3", *swept) == 0
     said = capsys.readouterr().out

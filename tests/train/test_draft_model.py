@@ -11,7 +11,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import DraftResources
 from spec_bench.draft.pard import Pard
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.mapped_model import FILE, VocabularyMappedModel, map_draft_vocabulary
+from spec_bench.engine.mapped_model import FILE, VocabularyMappedModel, fit_draft_to_vocabulary
 from spec_bench.records.types import Request
 from spec_bench.train.batches import IGNORED_LABEL
 from spec_bench.train.dialogues import Dialogue, encode_user_opening
@@ -94,7 +94,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     made = training(tmp_path, 10, guesses)
     run_training(made)
     made.trainee.round_and_save(tmp_path / "draft", torch.float32)
-    draft = map_draft_vocabulary(
+    draft = fit_draft_to_vocabulary(
         load_model(ModelSpec(str(tmp_path / "draft"))), str(tmp_path / "draft"), VOCAB
     )
     assert isinstance(draft, VocabularyMappedModel)
@@ -129,7 +129,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     (tmp_path / "other" / FILE).write_bytes((tmp_path / "draft" / FILE).read_bytes())
     model = load_model(ModelSpec(str(tmp_path / "other")))
     with pytest.raises(ValueError, match=r"it knows 9 tokens, so 1\d must be embedded, got"):
-        map_draft_vocabulary(model, str(tmp_path / "other"), VOCAB)
+        fit_draft_to_vocabulary(model, str(tmp_path / "other"), VOCAB)
 
 
 def test_known_are_the_answers_frequent_tokens_then_the_lowest_ids():

@@ -17,9 +17,9 @@ from spec_bench.engine.model_spec import (
     INTERSECTION,
     ModelSpec,
     explain_cuda_fault,
+    is_cuda_usable,
     read_output_ids,
     resolve_compile_choice,
-    sees_cuda,
 )
 from spec_bench.jobs.config.model_files import (
     EMBEDDED,
@@ -100,7 +100,7 @@ def resolve_engine(engine: EngineSettings, target: str) -> EngineSettings:
     device = engine.device
     if device == AUTO:
         small = target.startswith(EMBEDDED)
-        device = "cuda" if not small and sees_cuda() else "cpu"
+        device = "cuda" if not small and is_cuda_usable() else "cpu"
         if device == "cpu" and not small and (fault := explain_cuda_fault()):
             _warn(fault)
     compile: Any = resolve_compile_choice(engine.compile, device)

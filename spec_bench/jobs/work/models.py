@@ -29,7 +29,7 @@ from spec_bench.engine.loading import (
 )
 from spec_bench.engine.mapped_model import (
     VocabularyMappedModel,
-    map_draft_vocabulary,
+    fit_draft_to_vocabulary,
     map_tokenizers,
     read_known_ids,
 )
@@ -110,7 +110,7 @@ def _map_draft_to_target_tokens(
             _mapped_drafts[key] = VocabularyMappedModel(model, vocabulary, count)
         else:
             kept_ids = None if spec.outputs is None else read_output_ids(spec.outputs)
-            _mapped_drafts[key] = map_draft_vocabulary(model, spec.path, count, kept_ids)
+            _mapped_drafts[key] = fit_draft_to_vocabulary(model, spec.path, count, kept_ids)
     return _mapped_drafts[key]
 
 
