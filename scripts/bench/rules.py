@@ -85,7 +85,7 @@ def walk_of(
     for level in range(shape.depth):
         scores = warped_log_probs(draft[:, shape.level(level)].unsqueeze(2), WARM)
         tree_policy.grow_level(tree, scores, draws)
-    rule, merge = verifier.judge(shape.depth), tree_policy.merge_copies
+    rule, merge = verifier.judge(shape.depth), tree_policy.walk_merges_copies
     return lambda: verifier.walk(ScoredTree(tree, target, WARM, draws, merge), rule)
 
 

@@ -22,7 +22,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import apply_tree_shorthand, build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.records.types import Request
-from spec_bench.verify.optimal import sort_p_and_q_by_ratio
+from spec_bench.verify.optimal import sort_by_rising_p_over_q
 
 STEP = 0.5  # of log time: the error is still below 1e-6, at a fifth of the work of 0.1
 PLAIN = {"name": "ar", "drafter": {"kind": "none"}, "tree": {"policy": "root"},
@@ -43,7 +43,7 @@ def bound_iid(p: Tensor, q: Tensor, count: int, beside: Tensor | float = 0.0) ->
     ``beside`` [B] is p's mass on tokens that are candidates whatever is drawn; q has none there.
     All candidates are in H only where these are, so they cost their mass in any set that counts.
     """
-    own_p, own_q = sort_p_and_q_by_ratio(p, q)
+    own_p, own_q = sort_by_rising_p_over_q(p, q)
     missing = own_q.cumsum(dim=-1) ** count - own_p.cumsum(dim=-1)
     return 1 - (missing.amax(dim=-1) - beside).clamp(min=0.0)
 
@@ -57,7 +57,7 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = 0.
     of r exp(-r t) P(at least K of H's rang by t), taken over log t with even steps, whose error is
     below 1e-12; the distribution of min(rang, K) is carried along while H grows.
     """
-    own_p, own_q = sort_p_and_q_by_ratio(p, q)
+    own_p, own_q = sort_by_rising_p_over_q(p, q)
     support = (own_q > 0).sum(dim=-1, keepdim=True)
     wanted = support.clamp(max=count)  # [B, 1]
     most = int(support.max())  # tokens outside the support come last

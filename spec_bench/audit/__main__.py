@@ -38,8 +38,10 @@ def complete_options_and_read_task(options: argparse.Namespace) -> Any:
         if getattr(options, name) is None:
             setattr(options, name, default)
     if options.seed < 0 or options.samples < 1:
-        values = f"got {options.seed} and {options.samples}"
-        raise UsageError(f"--seed must be 0 or more, --samples 1 or more, {values}")
+        raise UsageError(
+            "--seed must be 0 or more, --samples 1 or more, "
+            f"got {options.seed} and {options.samples}"
+        )
     if options.server and (options.draft or not options.target):
         raise UsageError("--server goes with --target, without --draft")
     if not options.server and bool(options.target) != bool(options.draft):

@@ -33,11 +33,11 @@ from spec_bench.decode.config import DecoderConfig
 from spec_bench.records.types import Request
 from spec_bench.verify.beams import (
     LayerVerdict,
+    compute_acceptances_after_rejections,
     compute_accepted_count_probs,
     compute_layer_width,
     compute_missing_beam_probs_and_counts,
     compute_residual_chain,
-    compute_trial_acceptances,
     verify_layer,
 )
 
@@ -106,7 +106,7 @@ def _enumerate_layer_outcomes(
     listed_trials = EnumeratedTrialOutcomes(hits.repeat(drafts.shape[0], 1))
     rows = cells.shape[0]
     chains = chain.expand(rows, -1, -1)
-    widths = torch.full((rows,), width(compute_trial_acceptances(chain, q)))
+    widths = torch.full((rows,), width(compute_acceptances_after_rejections(chain, q)))
     verdict = verify_layer(chains, q.expand(rows, -1), cells, widths, listed_trials, 0)
     probability = case.q[cells].prod(dim=1) * listed_trials.probability
     return LayerOutcomes(chains, cells, widths, verdict, probability)
@@ -147,7 +147,7 @@ def compute_accepted_count_error(
     """
     chains, _, _, verdict, weight = _enumerate_layer_outcomes(case, trials, lambda alpha: trials)
     q = (case.q * case.has_accepted_parent).unsqueeze(0)
-    predicted_probs = law(compute_trial_acceptances(chains[:1], q))[0]
+    predicted_probs = law(compute_acceptances_after_rejections(chains[:1], q))[0]
     enumerated_probs = torch.zeros_like(predicted_probs).index_add(
         0, verdict.accepted.sum(dim=1), weight
     )

@@ -94,8 +94,8 @@ def iter_audit_cases(mark: str) -> Iterator[AuditCase]:
             continue
         for drafting in drafter_class.audit_cases(tree.drafts):
             for verifier in _iter_fitting_verifiers(tree.policy, mark):
-                tree_name = _describe_tree_and_drafter(tree, drafter_class.kind)
-                name = f"{tree_name} + {verifier.description}"
+                name = _describe_tree_and_drafter(tree, drafter_class.kind)
+                name += f" + {verifier.name_with_settings}"
                 try:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
                 except UsageError:
@@ -122,7 +122,8 @@ def _iter_fitting_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
             kind(**shared_settings)
         ]
         if isinstance(tree, GrownTree) and mark != "exact":
-            variants = [variant for variant in variants if tree.siblings(WARM) in variant.siblings]
+            tree_kind = tree.siblings(WARM)
+            variants = [each for each in variants if tree_kind in each.exact_sibling_kinds]
         verifiers += [
             variant for index, variant in enumerate(variants) if variant not in variants[:index]
         ]
@@ -148,7 +149,7 @@ def _format_drafter_prefix(kind: str) -> str:
 def format_case_pattern(config: DecoderConfig) -> str:
     """Formats a pattern that selects the parts with a decoder's drafter, policy and rule."""
     prefix = _format_drafter_prefix(config.drafter.kind)
-    return f"{prefix}{config.tree.name} * + {config.verifier.description}"
+    return f"{prefix}{config.tree.name} * + {config.verifier.name_with_settings}"
 
 
 @dataclass(frozen=True)

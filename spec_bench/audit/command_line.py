@@ -181,8 +181,10 @@ def run_audit(options: argparse.Namespace, prompts: Any) -> int:
                 parts = [*list_named_parts(AUDIT_PARTS, options.samples, options.seed), *parts]
             for line in run_parts_with_progress(select_parts(parts, options.only)):
                 lines.append(line)
-            note = f"tolerance of exact checks {TOLERANCE:g}, "
-            note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
+            note = (
+                f"tolerance of exact checks {TOLERANCE:g}, "
+                f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
+            )
             if pair_lines and len(parts) == 1:
                 note = "greedy answers beside plain decoding's; what is sampled is audited by\n"
                 configs = models.parse_decoders_without_heads(options.decoders).values()

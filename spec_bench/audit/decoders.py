@@ -386,7 +386,11 @@ def refuse_inexact_plugin_rule(verifier: Verifier, tree_name: str) -> None:
 @cache
 def _enumerate_verifier_error(verifier: Verifier, tree_name: str) -> float:
     if isinstance(verifier, NodeVerifier):
-        rules = (case for law in verifier.siblings for case in iter_cases_of_rule(verifier, law))
+        rules = (
+            case
+            for law in verifier.exact_sibling_kinds
+            for case in iter_cases_of_rule(verifier, law)
+        )
         errors = [enumerate_rule_error(case, vocabs=VOCABS[-1:]).largest for case in rules]
     else:
         errors = [

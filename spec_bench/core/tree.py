@@ -185,7 +185,7 @@ class Tree:
         self.log_q: list[Tensor | None] = []
         # [R, ...] the largest of the logits that each level was grown from: if one is not a number,
         # no distribution could be made
-        self.largest: list[Tensor] = []
+        self.largest_logits: list[Tensor] = []
 
     @classmethod
     def from_nodes(

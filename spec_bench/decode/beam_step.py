@@ -24,10 +24,10 @@ from spec_bench.decode.rows import AnswerRow
 from spec_bench.records.types import Finish, Request, StepRecord
 from spec_bench.verify.beams import (
     LayerVerdict,
+    compute_acceptances_after_rejections,
     compute_layer_width,
     compute_missing_beam_probs_and_counts,
     compute_residual_chain,
-    compute_trial_acceptances,
     verify_layer,
 )
 
@@ -365,7 +365,7 @@ def _judge_drafted_layer(
     q = draft_layers.beam_probs[layer] * is_present
     cells = draft_layers.cells[layer]
     chain = compute_residual_chain(target_probs, q, plan.width)
-    acceptances = compute_trial_acceptances(chain, q)
+    acceptances = compute_acceptances_after_rejections(chain, q)
     width = compute_layer_width(acceptances, plan.threshold, plan.min_width)
     verdict = verify_layer(chain, q, cells, width, trials, layer * plan.width)
     return JudgedLayer(cells, verdict, chain, width)

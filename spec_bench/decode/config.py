@@ -167,8 +167,8 @@ class DecoderConfig:
         if not isinstance(self.tree, NodeList) or decoder.depth >= self.tree.shape.depth:
             return ""
         return (
-            f"the tree is cut to {decoder.nodes} of its {self.tree.node_count} nodes, as the heads "
-            f"guess {decoder.depth} tokens"
+            f"the tree is cut to {decoder.nodes} of its {self.tree.max_draft_nodes} nodes, as the "
+            f"heads guess {decoder.depth} tokens"
         )
 
     def refuse_unfit_siblings(self, settings: SamplingSettings) -> None:

@@ -102,7 +102,7 @@ class Decoder(DecodingLoop[Row]):
 
     @property
     def nodes(self) -> int:
-        return self.policy.node_count
+        return self.policy.max_draft_nodes
 
     @property
     def draft_calls(self) -> int:
@@ -325,7 +325,8 @@ class Decoder(DecodingLoop[Row]):
         processes.copy_from_first_process(*tree.list_varying_tensors())
         logits, hidden = (passes or self._scorer).score(tree, committed.lengths)
         result = self.walk(
-            ScoredTree(tree, logits, self.settings, draws, self.policy.merge_copies), self.rule
+            ScoredTree(tree, logits, self.settings, draws, self.policy.walk_merges_copies),
+            self.rule,
         )
         processes.copy_from_first_process(result.path, result.accepted, result.token)
         self.drafting.observe_scores(tree, logits)
@@ -335,7 +336,7 @@ class Decoder(DecodingLoop[Row]):
         layout = VerdictLayout(
             depth,
             1 if tree.rearranged else depth,
-            (tree.shape.size, *(level.shape[1] for level in tree.largest)),
+            (tree.shape.size, *(level.shape[1] for level in tree.largest_logits)),
         )
         return IterationResult(result.path, pack_verdicts(tree, logits, result), layout)
 

@@ -72,4 +72,4 @@ def pack_verdicts(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
     parts = [result.accepted.unsqueeze(1), result.path, emitted, log_probs.double()]
     if depth:
         parts.append(tree.count_nodes_and_levels())
-    return torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)
+    return torch.cat([*parts, logits.amax(dim=-1), *tree.largest_logits], dim=1)

@@ -32,14 +32,17 @@ class Policy(FormerMembers, ABC):
 
     former_members: ClassVar = {
         "of_spec": "parse_spec",
-        "follows_draft_depth": "has_level_per_draft_call",
+        "follows_draft_depth": "lacks_fixed_depth",
+        "has_level_per_draft_call": "lacks_fixed_depth",
         "several_drafts": "allows_several_drafts",
         "under": "adapt_to_attention",
         "grow": "grow_level",
         "plant": "grow_tree",
         "needs": "device_inputs",
         "fixed_parents": "has_fixed_parents",
-        "as_deep_as_drafted": "has_level_per_draft_call",
+        "as_deep_as_drafted": "lacks_fixed_depth",
+        "merge_copies": "walk_merges_copies",
+        "node_count": "max_draft_nodes",
         "asks": "waits_for_device",
         "slots": "cache_slots",
     }
@@ -115,29 +118,31 @@ class GrowthContext(NamedTuple):
         """[R] the last committed token of each row, on the device."""
         return self.committed.roots.get_tensor(self.device)
 
-    def compute_frontier_logits(self, tree: Tree) -> Tensor:
-        """Runs the drafter on a tree's frontier; returns the logits [R, F, D, V]."""
-        drafting = self.drafting
-        committed = self.committed
-        logits = (
-            drafting.frontier_logits(tree, committed)
-            if tree.grown
-            else drafting.root_logits(committed)
-        )
-        return logits.to(self.device)
-
-    def compute_frontier_scores(self, tree: Tree) -> Tensor:
-        """Runs the drafter on a tree's frontier; returns the scores [R, F, D, V] of the tokens
-        below it, see ``score_and_note_largest``.
+    def compute_logits_noting_largest(self, tree: Tree) -> Tensor:
+        """Runs the drafter on a tree's frontier; returns the logits [R, F, D, V]. Notes the largest
+        of each node in ``tree.largest_logits``.
         """
-        return score_and_note_largest(tree, self.compute_frontier_logits(tree), self.settings)
+        if tree.grown:
+            logits = self.drafting.frontier_logits(tree, self.committed)
+        else:
+            logits = self.drafting.root_logits(self.committed)
+        logits = logits.to(self.device)
+        tree.largest_logits.append(logits.amax(dim=-1).flatten(1))
+        return logits
+
+    def compute_scores_noting_largest(self, tree: Tree) -> Tensor:
+        """Runs the drafter on a tree's frontier; returns the scores [R, F, D, V] of the tokens
+        below it, see ``score_logits``.
+        """
+        logits = self.compute_logits_noting_largest(tree)
+        return score_logits(logits, tree.siblings, self.settings)
 
 
 class GrownTree(Policy):
     """Base class of trees that continue a single sequence, grown level by level."""
 
     # whether the walk treats nodes with equal prefixes as one node (K independent paths)
-    merge_copies: bool = False
+    walk_merges_copies: bool = False
     has_fixed_parents: bool = False  # whether a node's parent follows from the shape alone
     # whether trees differ in form between iterations: reaching the end of a path is then not
     # always a rejection, and all trees of a batch are as deep as the deepest
@@ -155,12 +160,12 @@ class GrownTree(Policy):
         return self.shape.even_parents if self.has_fixed_parents else None
 
     @property
-    def node_count(self) -> int:
+    def max_draft_nodes(self) -> int:
         """Maximum number of nodes of one row's tree, without the root."""
         return self.shape.size - 1
 
     @property
-    def has_level_per_draft_call(self) -> bool:
+    def lacks_fixed_depth(self) -> bool:
         """Whether trees have one level per draft call instead of a fixed depth."""
         return False
 
@@ -179,7 +184,7 @@ class GrownTree(Policy):
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         """Adds one level below the F frontier nodes from the scores [R, F, D, V] of D drafts (see
-        ``score_and_note_largest``). Policies with a ``grow_tree`` of their own need not define it.
+        ``score_logits``). Policies with a ``grow_tree`` of their own need not define it.
         """
         raise NotImplementedError
 
@@ -199,20 +204,18 @@ class GrownTree(Policy):
         siblings = self.siblings(context.settings)
         tree = Tree(self.shape, context.root_tokens, siblings, self.parents)
         for _ in range(self.shape.depth):
-            self.grow_level(tree, context.compute_frontier_scores(tree), context.draws)
+            self.grow_level(tree, context.compute_scores_noting_largest(tree), context.draws)
         return tree
 
     def adapt_to_attention(self, tree_attention: bool) -> Policy:
         return self if self.has_fixed_parents else super().adapt_to_attention(tree_attention)
 
 
-def score_and_note_largest(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
+def score_logits(logits: Tensor, siblings: Siblings, settings: SamplingSettings) -> Tensor:
     """Turns draft logits [R, F, D, V] into scores of the same shape: log-probabilities warped at
-    the draft's temperature, or for deterministic siblings logits shifted to a maximum of 0. Appends
-    each row's largest logits to ``tree.largest``.
+    the draft's temperature, or for deterministic siblings logits shifted to a maximum of 0.
     """
-    tree.largest.append(logits.amax(dim=-1).flatten(1))
-    if tree.siblings == "deterministic":
+    if siblings == "deterministic":
         logits = logits.to(settings.dtype)
         return logits - logits.amax(dim=-1, keepdim=True)
     return warped_log_probs(logits, settings.get_draft_settings())
@@ -247,7 +250,7 @@ def _declare_policy(
     return policy_class
 
 
-def parse_at_number(shorthand: str, *keys: str) -> dict[str, object] | None:
+def parse_total_for_keys(shorthand: str, *keys: str) -> dict[str, object] | None:
     """Parses ``@N`` into the value N for each of ``keys``; None for any other shorthand."""
     match = re.fullmatch("@([0-9]{1,9})", shorthand)
     return dict.fromkeys(keys, int(match[1])) if match else None

@@ -93,7 +93,7 @@ class HeadBeams(RectangularTree):
     drafters = ("redrafter",)
 
     @property
-    def merge_copies(self) -> bool:  # type: ignore[override]
+    def walk_merges_copies(self) -> bool:  # type: ignore[override]
         return not self.merge
 
     def adapt_to_attention(self, tree_attention: bool) -> Policy:

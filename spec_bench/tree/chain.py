@@ -15,7 +15,7 @@ from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import DraftState, GuessedNode
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy, score_and_note_largest
+from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy, score_logits
 from spec_bench.tree.widths import RectangularTree, grow_iid_level
 from spec_bench.vocabulary.spec import Spec
 
@@ -111,8 +111,8 @@ class DynamicChain(Chain):
         active = torch.ones_like(roots, dtype=torch.bool)
         path = torch.ones_like(roots, dtype=settings.dtype)
         for level in range(self.depth):
-            logits = context.compute_frontier_logits(tree)
-            self.grow_level(tree, score_and_note_largest(tree, logits, settings), context.draws)
+            logits = context.compute_logits_noting_largest(tree)
+            self.grow_level(tree, score_logits(logits, tree.siblings, settings), context.draws)
             node = level + 1
             tree.valid[:, node] &= active
             token = tree.tokens[:, node].unsqueeze(1)
@@ -187,7 +187,7 @@ class GuessedTree(RectangularTree):
         # [R, 3, N]: tokens, parents, presence
         packed = HostDeviceInts(
             [
-                _pack_guesses(tokens[-1], levels, counts)
+                _pack_tokens_parents_presence(tokens[-1], levels, counts)
                 for tokens, levels in zip(committed, guesses, strict=True)
             ]
         )
@@ -210,7 +210,7 @@ class GuessedTree(RectangularTree):
         )
 
 
-def _pack_guesses(
+def _pack_tokens_parents_presence(
     root: int,
     levels: Sequence[Sequence[GuessedNode]],
     counts: Sequence[int],
@@ -272,7 +272,7 @@ class GuessOrDraft(Chain):
             # one-hot log-probabilities [R, 1, 1, V]
             scores = impossible.scatter(1, guess[:, level : level + 1], 0.0)[:, None, None]
             if runs:
-                draft_scores = context.compute_frontier_scores(tree)
+                draft_scores = context.compute_scores_noting_largest(tree)
                 scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, draft_scores)
             grow_iid_level(tree, scores, context.draws, 1)
             tree.valid[:, level + 1] &= (count == 0) | (count > level)

@@ -27,7 +27,7 @@ from spec_bench.tree.base import (
     AuditTree,
     GrowthContext,
     get_distinct_siblings,
-    parse_at_number,
+    parse_total_for_keys,
     policy,
     refuse_too_many_nodes,
 )
@@ -83,12 +83,12 @@ class DynamicTree(RectangularTree):
         return f"{self.width}x{self.depth}@{self.total}"
 
     @property
-    def node_count(self) -> int:
+    def max_draft_nodes(self) -> int:
         return min(self.total, sum(self.max_kept_nodes))
 
     @property
     def cache_slots(self) -> int:
-        return 1 + max(self.shape.size, self.node_count)
+        return 1 + max(self.shape.size, self.max_draft_nodes)
 
     @cached_property
     def max_kept_nodes(self) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ class DynamicTree(RectangularTree):
         return tuple(min(count, self.total) for count in candidates)
 
     @cached_property
-    def max_children(self) -> tuple[int, ...]:
+    def max_children_and_rest(self) -> tuple[int, ...]:
         """Maximum number of children per node by level. A last entry raises the sum to the maximum
         number of nodes, because the same number of random numbers is drawn for every tree.
         """
@@ -129,14 +129,14 @@ class DynamicTree(RectangularTree):
         frontier_scores = frontier.to(context.settings.dtype)
         levels = list[LevelCandidates]()
         for _ in range(self.depth):
-            scores = context.compute_frontier_scores(tree)[:, :, 0]
+            scores = context.compute_scores_noting_largest(tree)[:, :, 0]
             children = self.propose_children(
                 tree,
                 scores,
                 frontier_scores.unsqueeze(-1),
                 context.draws,
             )
-            levels.append(self.make_level_candidates(children, frontier))
+            levels.append(self.pad_and_flatten_children(children, frontier))
             level = levels[-1]
             active = self.keeps_drafting(levels)
             if active is not None:
@@ -154,9 +154,9 @@ class DynamicTree(RectangularTree):
                 frontier_scores > -torch.inf,
                 None,
             )
-        return build_best_tree(levels, self.total, tree, self.max_children)
+        return build_best_tree(levels, self.total, tree, self.max_children_and_rest)
 
-    def make_level_candidates(
+    def pad_and_flatten_children(
         self, children: ProposedChildren, parent_places: Tensor
     ) -> LevelCandidates:
         """Builds a level's candidates from proposed children, padded with absent ones to W per
@@ -233,7 +233,7 @@ def build_best_tree(
     )
     tree.siblings = frontier_tree.siblings
     tree.rearranged = True
-    tree.largest = frontier_tree.largest
+    tree.largest_logits = frontier_tree.largest_logits
     return tree
 
 
@@ -362,7 +362,9 @@ class BestSlots(DynamicTree):
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return parse_at_number(spec.name, "width", "depth", "total") or super().parse_spec(spec)
+        return parse_total_for_keys(spec.name, "width", "depth", "total") or super().parse_spec(
+            spec
+        )
 
     @property
     def spec(self) -> str:
@@ -374,7 +376,7 @@ class BestSlots(DynamicTree):
         return min(self.width, self.depth) >= self.total
 
     @property
-    def has_level_per_draft_call(self) -> bool:
+    def lacks_fixed_depth(self) -> bool:
         return self.is_bounded_by_total
 
     @property
@@ -422,7 +424,7 @@ class BestSlots(DynamicTree):
         levels = list[LevelCandidates]()
         counts = [1] * len(frontier)
         while True:
-            scores = context.compute_frontier_scores(tree)[:, :, 0]
+            scores = context.compute_scores_noting_largest(tree)[:, :, 0]
             children = self.propose_children(
                 tree,
                 scores,
@@ -430,13 +432,13 @@ class BestSlots(DynamicTree):
                 context.draws,
                 counts=counts,
             )
-            levels.append(self.make_level_candidates(children, frontier))
+            levels.append(self.pad_and_flatten_children(children, frontier))
             by_score = levels[-1].score.sort(dim=-1, descending=True, stable=True)
             run_counts = self._count_nodes_to_run(levels, by_score.values[:, : self.total])
             processes.copy_from_first_process(run_counts)
             counts = run_counts.tolist()  # the only wait for the device on a level
             if not any(counts):
-                return build_best_tree(levels, self.total, tree, self.max_children)
+                return build_best_tree(levels, self.total, tree, self.max_children_and_rest)
             widest = max(counts)
             if not tree.tokens.is_cpu:  # a power of two, so that few sizes of passes occur
                 widest = min(1 << (widest - 1).bit_length(), self.shape.levels[0])

@@ -25,7 +25,7 @@ from spec_bench.tree.base import (
     AuditTree,
     GrownTree,
     get_distinct_siblings,
-    parse_at_number,
+    parse_total_for_keys,
     policy,
     refuse_too_many_nodes,
 )
@@ -265,7 +265,7 @@ class FittedList(SampledList):
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return parse_at_number(spec.name, "total")
+        return parse_total_for_keys(spec.name, "total")
 
     @property
     def spec(self) -> str:

@@ -183,7 +183,7 @@ class IidPaths(GrownTree):
         return TreeShape((self.paths,) * self.depth, (self.paths,) * self.depth)
 
     @property
-    def merge_copies(self) -> bool:  # type: ignore[override]
+    def walk_merges_copies(self) -> bool:  # type: ignore[override]
         return not self.merged
 
     @property

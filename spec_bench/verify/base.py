@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import Share
+from spec_bench.settings.former import FormerMembers
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 from spec_bench.verify.device_walk import walk_tree as walk_nodes
@@ -29,11 +30,15 @@ class Walk(Protocol):
     def __call__(self, scored_tree: ScoredTree, rule: Any, /) -> WalkResult: ...
 
 
-class Verifier:
+class Verifier(FormerMembers):
     """A decoder's ``verifier`` block. A subclass is a frozen dataclass with the block's keys as
     fields.
     """
 
+    former_members: ClassVar = {
+        "siblings": "exact_sibling_kinds",
+        "description": "name_with_settings",
+    }
     name: ClassVar[str]  # name of the rule
     # kinds of siblings for which the mark holds, with the settings that each needs
     laws: ClassVar[SiblingKinds]
@@ -49,7 +54,7 @@ class Verifier:
         return self.declared
 
     @property
-    def siblings(self) -> tuple[Siblings, ...]:
+    def exact_sibling_kinds(self) -> tuple[Siblings, ...]:
         """Kinds of siblings for which the rule is exact with these settings."""
         return tuple(
             kind
@@ -58,11 +63,11 @@ class Verifier:
         )
 
     @property
-    def description(self) -> str:
+    def name_with_settings(self) -> str:
         """The rule and the settings that its exactness depends on, for error messages."""
         setting_keys = sorted({key for settings in self.laws.values() for key in settings})
         values = [f"{key}: {str(getattr(self, key)).lower()}" for key in setting_keys]
-        return " with ".join([self.name, *([", ".join(values)] if values else [])])
+        return " with ".join(filter(None, [self.name, ", ".join(values)]))
 
 
 class TreeVerifier(Verifier):
@@ -89,15 +94,16 @@ class TreeVerifier(Verifier):
         if self.mark != "exact":
             return
         single = siblings != "deterministic" and all(count == 1 for count in shape.children)
-        if siblings not in self.siblings and not single:
-            kinds = " or ".join(map(repr, self.siblings))
+        if siblings not in self.exact_sibling_kinds and not single:
+            kinds = " or ".join(map(repr, self.exact_sibling_kinds))
             raise UsageError(
                 f"tree policy {tree!r} draws siblings {siblings!r}, but rule "
-                f"{self.description!r} is exact only for siblings drawn {kinds}"
+                f"{self.name_with_settings!r} is exact only for siblings drawn {kinds}"
             )
         if drafts > 1 and not self.several_drafts:
             raise UsageError(
-                f"rule {self.description!r} takes one draft model, drafter.drafts is {drafts}"
+                f"rule {self.name_with_settings!r} takes one draft model, "
+                f"drafter.drafts is {drafts}"
             )
 
 
@@ -148,19 +154,15 @@ def _make_verifier_class(
 def _make_node_verifier(function: Callable[..., Any]) -> type[NodeVerifier]:
     """Makes a verifier class whose fields are the function's keyword-only parameters."""
     hints = get_type_hints(function, include_extras=True)
+    keys: list[Any] = []
     for key, parameter in [*signature(function).parameters.items()][4:]:
         if parameter.kind is not Parameter.KEYWORD_ONLY or key not in hints:
             raise UsageError(
                 f"{key} of rule {function.__name__} must stand behind a * and have a type: "
                 f"{function.__name__}(p, q, tokens, valid, *, {key}: float = 0.5)"
             )
-    keys: list[Any] = [
-        (key, hints[key])
-        if parameter.default is Parameter.empty
-        else (key, hints[key], field(default=parameter.default))
-        for key, parameter in signature(function).parameters.items()
-        if parameter.kind is Parameter.KEYWORD_ONLY
-    ]
+        has_default = parameter.default is not Parameter.empty
+        keys.append((key, hints[key], *[field(default=parameter.default)] * has_default))
     return make_dataclass(
         function.__name__,
         keys,

@@ -43,7 +43,7 @@ def compute_residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
     return torch.stack(chain, dim=1)
 
 
-def compute_trial_acceptances(chain: Tensor, q: Tensor) -> Tensor:
+def compute_acceptances_after_rejections(chain: Tensor, q: Tensor) -> Tensor:
     """Computes alpha_j [R, T], the acceptance of a draft after j rejections in a row (eq. 4)."""
     return torch.minimum(chain[:, :-1], q.unsqueeze(1)).sum(dim=-1).clamp(max=1.0)
 

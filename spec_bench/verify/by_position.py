@@ -18,7 +18,7 @@ from spec_bench.verify.device_walk import follow_accepted_children
 from spec_bench.verify.walk import (
     ScoredTree,
     WalkResult,
-    list_current_children,
+    list_child_places,
     mark_accepted_copies,
 )
 
@@ -39,7 +39,7 @@ def follow_target_tokens(scored_tree: ScoredTree, positions: int) -> WalkResult:
     token = position_draws.sample_at(0, warped_probs(logits[:, 0], settings))
     path = [node]
     for level in range(shape.depth):
-        order, valid = list_current_children(tree, level, place, copies)
+        order, valid = list_child_places(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         hit = (tokens == token.unsqueeze(1)) & valid
         active = active & hit.any(dim=1)

@@ -21,7 +21,7 @@ class ParentNodes(NamedTuple):
     exists: Tensor | None
 
 
-def find_parents(tree: Tree, level: int) -> ParentNodes:
+def find_nodes_with_children(tree: Tree, level: int) -> ParentNodes:
     """Finds the nodes of a level that may have children, at most ``shape.max_parents`` if levels
     vary.
     """

@@ -117,7 +117,7 @@ def _judge_nodes(
         nodes = slice(start, end)
         node_tokens = tokens[:, nodes].flatten(0, 1)
         node_valid = valid[:, nodes].flatten(0, 1)
-        q = _gather_draft_q(tree, nodes, node_tokens)
+        q = _gather_q_of_children(tree, nodes, node_tokens)
         verdicts.append(judge(p[:, nodes].flatten(0, 1), q, node_tokens, node_valid))
     if len(verdicts) == 1:
         return verdicts[0]
@@ -134,7 +134,7 @@ def _drop_repeated_levels(level_q: Sequence[Law], shape: TreeShape) -> Sequence[
     return level_q[:2] if isinstance(shape, VariableLevelShape) else level_q
 
 
-def _gather_draft_q(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
+def _gather_q_of_children(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     """Gathers q of the nodes' children, [B, 1, V] or [B, C, V]; None for one-hot proposals."""
     if tree.log_q[0] is not None:
         parts = [

@@ -84,7 +84,7 @@ def plan_candidate_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS)
     distribution overlaps with p [B, V] as far as possible, less ``eps``. The ``distribution`` of
     the choice is exact even if the levels are rough.
     """
-    min_ratio, max_ratio, slopes = compute_bounds_and_level_slopes(p, q, count, eps)
+    min_ratio, max_ratio, slopes = compute_ratio_bounds_and_slopes(p, q, count, eps)
     support = q > 0
     target_ratio = torch.where(support, p / q, 0.0).clamp_(min=min_ratio.to(p), max=max_ratio.to(p))
     slopes = slopes.to(p.dtype)
@@ -116,7 +116,7 @@ def _divide_top_level_prob_by_mass(mass_up_to: Tensor, mass: Tensor, count: Tens
     )
 
 
-def compute_bounds_and_level_slopes(
+def compute_ratio_bounds_and_slopes(
     p: Tensor, q: Tensor, count: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Computes the bounds lambda and mu [B, 1] of the target distribution divided by q, and the
@@ -128,7 +128,7 @@ def compute_bounds_and_level_slopes(
     is the mass of its level.
     """
     count = count.double()
-    dr, dt = (sort_p_and_q_by_ratio if p.shape[-1] <= POINTS else _bin_by_ratio)(p, q)
+    dr, dt = (sort_by_rising_p_over_q if p.shape[-1] <= POINTS else _bin_by_ratio)(p, q)
     t = dt.cumsum(dim=-1)
     r = dr.cumsum(dim=-1)
     missing_mass = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
@@ -245,7 +245,7 @@ def remove_best_tokens(q: Tensor, best: Tensor, present: Tensor) -> Tensor:
     return normalise_or_fallback(remainder, torch.zeros_like(remainder))
 
 
-def sort_p_and_q_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+def sort_by_rising_p_over_q(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Sorts p and q [B, V] by rising p/q, in float64; p is set to 0 outside of q's support."""
     p = p.double()
     q = q.double()

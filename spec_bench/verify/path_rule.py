@@ -25,7 +25,12 @@ from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import warped_probs
 from spec_bench.verify import device_walk
 from spec_bench.verify.base import TreeVerifier, rule
-from spec_bench.verify.children import ParentNodes, find_parents, list_children, sort_post_order
+from spec_bench.verify.children import (
+    ParentNodes,
+    find_nodes_with_children,
+    list_children,
+    sort_post_order,
+)
 from spec_bench.verify.rules import normalise_or_fallback
 from spec_bench.verify.walk import PathVerdict, ScoredTree, WalkResult
 
@@ -53,7 +58,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     success[:, 0] = 1.0
     residual = p.clone()
     for level in range(shape.depth):
-        parents = find_parents(tree, level)
+        parents = find_nodes_with_children(tree, level)
         parent_index = parents.indices
         width = min(shape.children[level], shape.levels[level])
         child, token, present = (
@@ -70,14 +75,10 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         for place in range(width):
             q = child_q[:, :, place] if child_q is not None and place < drawn_count else None
             column = slice(place, place + 1)
-            p_token, scaled_p, mass = _subtract_child(
-                scaled_p,
-                mass,
-                q,
-                token[..., column],
-                present[..., column],
+            p_tokens.append(scaled_p.gather(-1, token[..., column]))
+            scaled_p, mass = _subtract_child(
+                scaled_p, mass, q, token[..., column], present[..., column]
             )
-            p_tokens.append(p_token)
         quota = _compute_child_quotas(torch.cat(p_tokens, dim=-1), child_q, token, present)
         chance = mass.squeeze(-1)
         if parents.exists is not None:
@@ -97,22 +98,21 @@ def _subtract_child(
     q: Tensor | None,
     token: Tensor,
     present: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Subtracts a child's q from its parent's a P; returns a P(x) [R, F, 1] at the child's token
-    and the parent's new a P and a.
+) -> tuple[Tensor, Tensor]:
+    """Subtracts a child's q from its parent's a P; returns the parent's new a P and a.
 
     ``scaled_p`` is a P [R, F, V], ``mass`` is a [R, F, 1] in float64. An absent child changes
     neither. q is None for a one-hot child.
     """
-    p_token = scaled_p.gather(-1, token)
     if q is None:
+        p_token = scaled_p.gather(-1, token)
         scaled_p = scaled_p.scatter(-1, token, p_token.masked_fill(present, 0.0))
     else:
         scaled_p = torch.addcmul(scaled_p, q, present.to(scaled_p.dtype), value=-1).clamp_(min=0.0)
     sums = scaled_p.sum(dim=-1, keepdim=True, dtype=torch.float64)
     # If a is 1 and P is q, nothing remains: the child succeeds with certainty.
     total = (sums + (1 - mass)).clamp_(min=_TINY)
-    return p_token, scaled_p.div_(total.to(scaled_p.dtype)), sums / total
+    return scaled_p.div_(total.to(scaled_p.dtype)), sums / total
 
 
 def _compute_child_quotas(

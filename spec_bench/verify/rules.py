@@ -166,7 +166,7 @@ def find_k_seq_rho(
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
     # NaN would have no bin; a request with NaN logits fails after the walk.
     ratio = (p / q.clamp(min=torch.finfo(p.dtype).tiny)).nan_to_num_()
-    overlap_mass = BinnedOverlapMass(p, q, ratio) if p.is_cpu else SortedOverlapMass(p, q, ratio)
+    overlap_mass = BinnedKSeqOverlap(p, q, ratio) if p.is_cpu else SortedKSeqOverlap(p, q, ratio)
     for _ in range(rounds):
         rho = torch.lerp(low, high, step)  # [B, points + 1]
         beta = overlap_mass(rho)
@@ -177,7 +177,7 @@ def find_k_seq_rho(
     return high.to(dtype)
 
 
-class BinnedOverlapMass(NamedTuple):
+class BinnedKSeqOverlap(NamedTuple):
     """The function beta(rho) = sum min(q, p/rho) at evenly spaced rho. ``ratio`` is p/q; all are
     float64 [B, V].
 
@@ -236,8 +236,8 @@ def naive_closed_form(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     return Verdict(acceptance, torch.where(total > tiny, remainder / total, p))
 
 
-class SortedOverlapMass:
-    """The same function as ``BinnedOverlapMass``, but at any rho, from one sort.
+class SortedKSeqOverlap:
+    """The same function as ``BinnedKSeqOverlap``, but at any rho, from one sort.
 
     With the tokens sorted by p/q, those below rho contribute p/rho and those above it q, so two
     running sums give beta at every rho. On a GPU bins would be slow, because most tokens would

@@ -100,7 +100,7 @@ def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
     path = [node]
     outcome = warped_probs(logits[rows, node], settings)
     for level in range(shape.depth):
-        order, valid = list_current_children(tree, level, place, copies)
+        order, valid = list_child_places(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
         q = compute_draft_distribution(tree, level, rows, place, tokens)
@@ -125,7 +125,7 @@ def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
     return WalkResult(torch.stack(path, dim=1), accepted_count, verdict_draws.token(outcome))
 
 
-def list_current_children(
+def list_child_places(
     tree: Tree,
     level: int,
     place: Tensor,

@@ -216,7 +216,7 @@ def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples(
     for name, config in models.parse_decoders_without_heads(DEFAULT_DECODERS).items():
         found = [part.name for part in select_parts(parts, format_case_pattern(config))]
         assert found, name
-        assert all(part.endswith(config.verifier.description) for part in found)
+        assert all(part.endswith(config.verifier.name_with_settings) for part in found)
         assert all(part.removeprefix(f"{config.drafter.kind}: ").startswith(config.tree.name)
                    for part in found)  # fmt: skip
 

@@ -185,7 +185,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def collected(given):
     sys.argv = ["collect", *given]
-    return collect()
+    collect()
 
 
 # What else is asked for does not exist: an output is looked at first.

@@ -15,7 +15,7 @@ from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.tree.node_list import SampledList, pool_rising_rates
 from spec_bench.tree.widths import StochasticBeam, TopAndSample
-from spec_bench.verify.children import find_parents
+from spec_bench.verify.children import find_nodes_with_children
 from spec_bench.verify.path_rule import compute_child_distributions
 
 EXACT = SamplingSettings(probability_dtype="float64")
@@ -94,7 +94,9 @@ def test_a_stochastic_beam_goes_on_by_values_whose_largest_below_a_node_is_the_n
 def test_two_children_drawn_beside_the_best_have_its_distribution_without_the_best():
     tree = planted(TopAndSample((3,), sampled=2), Drafts([0.5, 0.3, 0.2]), given([2.0, 1.0]))
     assert paths(tree) == [(2,), (1,), (0,)]
-    laws = compute_child_distributions(tree, 0, find_parents(tree, 0), tree.tokens[:, None, 1:])
+    laws = compute_child_distributions(
+        tree, 0, find_nodes_with_children(tree, 0), tree.tokens[:, None, 1:]
+    )
     assert laws is not None
     assert laws[0, 0].tolist() == [pytest.approx([0, 0.6, 0.4])] * 2  # the third is one-hot
 
@@ -158,4 +160,4 @@ def test_neighbours_are_averaged_until_acceptance_falls_with_rank():
 def test_beams_share_the_nodes_of_a_prefix_under_tree_attention_alone(attention, nodes):
     policy = HeadBeams(2, 2).adapt_to_attention(attention)
     assert paths(planted(policy, Drafts([1.0], [[1, 2], [1, 3]]))) == nodes
-    assert policy.merge_copies is not attention
+    assert policy.walk_merges_copies is not attention

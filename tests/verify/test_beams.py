@@ -20,11 +20,11 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings, raw_next_log_probs, warped_beam_probs
 from spec_bench.verify.beams import (
     LayerVerdict,
+    compute_acceptances_after_rejections,
     compute_accepted_count_probs,
     compute_layer_width,
     compute_missing_beam_probs_and_counts,
     compute_residual_chain,
-    compute_trial_acceptances,
     verify_layer,
 )
 
@@ -70,7 +70,7 @@ def test_the_residual_chain_by_hand():
     # p - q = (1/4, 0, 1/4, -1/2); then (1/2, 0, 1/2, 0) - q = (1/4, -1/4, 1/2, -1/2).
     assert chain[0, 1].tolist() == pytest.approx([0.5, 0, 0.5, 0])
     assert chain[0, 2].tolist() == pytest.approx([1 / 3, 0, 2 / 3, 0])
-    assert compute_trial_acceptances(chain, q).tolist() == [pytest.approx([0.5, 0.25])]
+    assert compute_acceptances_after_rejections(chain, q).tolist() == [pytest.approx([0.5, 0.25])]
 
 
 def test_the_count_law_by_hand():

@@ -22,7 +22,7 @@ from spec_bench.verify.children import list_children
 from spec_bench.verify.device_walk import walk_at_once
 from spec_bench.verify.path_rule import traversal, walk_by_path_rule
 from spec_bench.verify.rules import (
-    SortedOverlapMass,
+    SortedKSeqOverlap,
     find_k_seq_rho,
     k_seq,
     naive,
@@ -34,7 +34,7 @@ from spec_bench.verify.typical import TypicalAcceptance, walk_by_typicality
 from spec_bench.verify.walk import (
     ScoredTree,
     compute_draft_distribution,
-    list_current_children,
+    list_child_places,
     mark_accepted_copies,
     walk_down,
 )
@@ -119,10 +119,10 @@ def test_children_stand_in_the_order_drawn_and_absent_ones_last():
     there = torch.tensor([[True, True, False, True]])
     # Below node 2: 3, 5 (absent) and 6, in this order; below node 1: 4.
     tree.add_level(torch.tensor([[3, 4, 5, 6]]), torch.tensor([1, 0, 1, 1]), there, None)
-    order, valid = list_current_children(tree, 1, torch.tensor([1]), None)
+    order, valid = list_child_places(tree, 1, torch.tensor([1]), None)
     assert order[valid].tolist() == [0, 3]  # places within the level
     assert valid.tolist() == [[True, True, False]]
-    order, valid = list_current_children(tree, 1, torch.tensor([0]), None)
+    order, valid = list_child_places(tree, 1, torch.tensor([0]), None)
     assert order[valid].tolist() == [1]
     assert valid.tolist() == [[True, False, False]]
 
@@ -383,7 +383,7 @@ def paths_of(result, tree, merged=False):
 )
 def test_the_path_looked_up_is_the_path_walked(policy, rule, walks):
     tree, logits = grown(policy, warm())
-    merged = policy.merge_copies
+    merged = policy.walk_merges_copies
     scored = [ScoredTree(tree, logits, warm(), draws_of(*range(ROWS)), merged) for _ in walks]
     results = [find(given, rule) for find, given in zip(walks, scored, strict=True)]
     walked, found = (paths_of(result, tree, merged) for result in results)
@@ -456,4 +456,4 @@ def test_shared_mass_from_one_sort_is_its_definition():
     p, q = torch.randn((2, 6, 50), generator=generator, dtype=torch.float64).softmax(dim=-1)
     rho = 1 + 3 * torch.rand((6, 7), generator=generator, dtype=torch.float64)
     expected = torch.minimum(q.unsqueeze(1), p.unsqueeze(1) / rho.unsqueeze(2)).sum(dim=-1)
-    assert torch.allclose(SortedOverlapMass(p, q, p / q)(rho), expected, atol=1e-14)
+    assert torch.allclose(SortedKSeqOverlap(p, q, p / q)(rho), expected, atol=1e-14)

@@ -236,7 +236,7 @@ def _get_draft_calls_per_step(
     """Returns L of MBSU, the draft calls per target call: the decoder's, or counted if its trees
     have no fixed depth.
     """
-    if not isinstance(decoder, Decoder) or not decoder.policy.has_level_per_draft_call:
+    if not isinstance(decoder, Decoder) or not decoder.policy.lacks_fixed_depth:
         return decoder.draft_calls
     a_level = decoder.draft_calls == decoder.depth  # one call
     return levels_per_call(generations) if a_level else decoder.draft_calls
