@@ -9,7 +9,7 @@ of the layer in the order drawn, M cells (parent, token), W the width. p [R, M] 
 distribution; q [R, M] is the draft's over *all* its parents, 0 below rejected ones and not
 renormalised: its missing mass is the probability of a draft below a rejected parent. ``chain``
 [R, T + 1, M] comes from ``compute_residual_chain``, ``alpha`` [R, T] from
-``compute_trial_acceptances``.
+``compute_acceptances_after_rejections``.
 """
 
 from dataclasses import dataclass
