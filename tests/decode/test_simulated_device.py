@@ -371,11 +371,11 @@ def test_what_cannot_be_recorded_runs_eagerly_and_says_why(caplog):
     def waits(own, function):
         return record(own, lambda: (function(), float(torch.ones(1, device=DEVICE).sum())))
 
-    record, requests = GraphRecorder.record, asked(2)
+    record, requests = GraphRecorder.record_graph, asked(2)
     expected = built("sd", 1, 1.0, "none", "cpu").generate(requests, seed=0)
     with SimCuda() as sim, caplog.at_level(logging.WARNING):
         stream = torch.cuda.current_stream()
-        with mock.patch.object(GraphRecorder, "record", waits):
+        with mock.patch.object(GraphRecorder, "record_graph", waits):
             decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), requests)
         assert sim.stream is stream
         found = decoder.generate(requests, seed=0)
