@@ -15,7 +15,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.jobs.config.cells import build_unique_cells, parse_cells
-from spec_bench.jobs.config.compose import LISTS, read_named_tree_lists, register_config_plugins
+from spec_bench.jobs.config.compose import LISTS, read_chosen_tree_lists, register_config_plugins
 from spec_bench.jobs.config.model_files import EMBEDDED, resolve_or_convert_model
 from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.data.counts import RecordReader
@@ -104,7 +104,7 @@ def cells_of(recipe):
     config = OmegaConf.to_container(composed(recipe), resolve=True)
     assert config["name"] == recipe.replace("=", "-").replace("_", "-")
     lists = (
-        read_named_tree_lists({group: config[group] for group in LISTS}, [CONF]) | config["trees"]
+        read_chosen_tree_lists({group: config[group] for group in LISTS}, [CONF]) | config["trees"]
     )
     wanted = [cell for cells in (config["cells"], *lists.values()) for cell in cells]
     cells = parse_cells(config["decoder"], config["spec"], wanted, [CONF])

@@ -40,7 +40,7 @@ TIMED = {
     "spec_bench.jobs.work.prompts:JobPrompts.from_settings": SETTINGS,
     "spec_bench.jobs.work.models:load_pair_tokenizer": LOADING,
     "spec_bench.jobs.work.models:load_models": LOADING,
-    "spec_bench.jobs.job.job:ModelBackend.prepare": BUILDING,
+    "spec_bench.jobs.job.job:ModelBackend.build_and_warm_up_decoders": BUILDING,
     "spec_bench.jobs.job.job:_warm_up": WARM_UP,
     "spec_bench.decode.loop:DecodingLoop.generate": AROUND,
     "spec_bench.jobs.job.results:write_results": METRICS,

@@ -48,7 +48,7 @@ def decode(
         *(f"engine.dtype={dtype}", f"engine.batch_size={batch}", f"engine.threads={threads}"),
         *asked.overrides,
     ]
-    job = build_unpinned_settings(compose_config(words)).pin_revisions()
+    job = build_unpinned_settings(compose_config(words)).pin_revisions_and_stop_rule()
     if turned:
         job = replace(job, examples=job.examples[::-1])
     texts: Texts = {}

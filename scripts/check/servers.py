@@ -25,7 +25,7 @@ from scripts.check.server_rows import OURS, TITLES, Plan, markdown, our_rows, se
 from spec_bench.audit.catalogue import AuditLine
 from spec_bench.audit.models import PROMPTS, ServerAuditRequests, audit_server
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.jobs.job.job import read_server_version
+from spec_bench.jobs.job.job import read_server_name_and_version
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.serve.command import PLAIN, ServerGroup, read_serving_engine
 from spec_bench.server.endpoint import ServerClient
@@ -49,7 +49,7 @@ def main() -> int:
         for name in chosen:
             with nullcontext() if name == "ar" else servers.running_server(name) as found:
                 url = found[0]["url"] if found else plain
-                version = read_server_version(ServerClient(url, servers.name))
+                version = read_server_name_and_version(ServerClient(url, servers.name))
                 lines = list(audit_server(ServerClient(url, servers.name), target, asked))
                 rows += served_rows(plan, name, url, plain, ours)
             audits += [[name, *audited(line)] for line in lines]

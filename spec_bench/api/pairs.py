@@ -190,12 +190,12 @@ def _wrap_loaded_modules(
     from spec_bench.engine.loading import is_transformers_model
     from spec_bench.engine.model_spec import resolve_compile_choice
     from spec_bench.jobs.config.model_files import resolve_or_convert_model
-    from spec_bench.jobs.config.pair import Pair, resolve_engine, validate_heads_by_kind
+    from spec_bench.jobs.config.pair import Pair, resolve_device_and_compile, validate_heads_by_kind
 
     if tokenizer is None and is_transformers_model(models[0]):
         raise UsageError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
     compile_mode = engine.compile
-    engine = resolve_engine(engine, "")
+    engine = resolve_device_and_compile(engine, "")
     place = models[0] if tokenizer is None else tokenizer
     common = (
         loading.load_tokenizer(resolve_or_convert_model(str(place)))

@@ -26,7 +26,7 @@ from spec_bench.jobs.config.application import (
 )
 from spec_bench.jobs.config.compose import list_config_folders, parse_request
 from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.flags import iter_recipe_folders
+from spec_bench.jobs.config.flags import iter_paper_folders
 from spec_bench.jobs.config.pair import require_models_exist
 from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
@@ -54,9 +54,9 @@ RESUMES = "the same command resumes"
 def main(options: Namespace) -> int:
     """Runs the application and returns its exit status."""
     sweep = Sweep()
-    job = partial(_run_composed_job, sweep=sweep)
+    job = partial(_run_or_plan_composed_job, sweep=sweep)
     launch.export_gpu_environment()
-    finish = partial(_print_finished_sweep, sweep)
+    finish = partial(_finish_and_print_sweep, sweep)
     return run_application(
         job,
         "config",
@@ -67,8 +67,9 @@ def main(options: Namespace) -> int:
     )
 
 
-def _run_composed_job(config: DictConfig, sweep: Sweep | None) -> None:
-    """Runs one job, in the process of the ``sweep`` or (without it) in one that a launcher started.
+def _run_or_plan_composed_job(config: DictConfig, sweep: Sweep | None) -> None:
+    """Runs one job, or prints its plan, in the process of the ``sweep`` or (without it) in one that
+    a launcher started.
     Raises JobError if not all cells are complete; in a launcher's process, other errors become
     JobErrors too.
     """
@@ -134,7 +135,7 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
     """
     require_models_exist(request.pair, request.engine.is_served)
     # Run ids depend on the hub's commits, also in a search's second stage and in the job's note.
-    settings = build_settings(request, list_config_folders()).pin_revisions()
+    settings = build_settings(request, list_config_folders()).pin_revisions_and_stop_rule()
     task = settings.task
     examples = (*settings.examples, *settings.confirmation_examples)
     for score in task.scores:
@@ -227,11 +228,11 @@ def _hand_over_results(
         # If several processes finish at once, one of them makes the tables.
         is_complete = experiment.rebuild_and_publish(sinks, wait_s=1)
     elif sweep is not None:
-        is_complete = sweep.rebuild_tables(experiment)
+        is_complete = sweep.rebuild_tables_if_quick(experiment)
     if sink.table and (number is None or sweep is not None):
         # Last, because standard output may be closed.
         next_steps = (
-            _list_next_commands(settings.results_folder, settings.request.name)
+            _format_next_commands(settings.results_folder, settings.request.name)
             if number is None
             else ""
         )
@@ -284,7 +285,7 @@ def _recommend_from_table(table: Path, results: Sequence[CellResult]) -> list[st
     return list_headline_sentences(table, {result.run_id for result in results})
 
 
-def _list_next_commands(results: Path, name: str) -> str:
+def _format_next_commands(results: Path, name: str) -> str:
     """Formats the last lines of a job: the path of its table, and the commands for its page and for
     the claims of the recipe's paper.
     """
@@ -292,7 +293,7 @@ def _list_next_commands(results: Path, name: str) -> str:
     if not table.is_file():
         return ""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    recipes = sorted(path.name for path in iter_recipe_folders() if choices.get(path.name))
+    recipes = sorted(path.name for path in iter_paper_folders() if choices.get(path.name))
     commands = [
         ("its page", "page", name),
         *(("the paper's claims", "check", "claims", p) for p in recipes),
@@ -304,12 +305,13 @@ def _list_next_commands(results: Path, name: str) -> str:
     return "\n".join([f"all columns: {table}", *lines])
 
 
-def _print_finished_sweep(sweep: Sweep) -> None:
-    for results, name, finished_results in sweep.finish_experiments():
+def _finish_and_print_sweep(sweep: Sweep) -> None:
+    """Finishes the sweep's experiments, and prints their results and next commands."""
+    for results, name, finished_results in sweep.finish_and_print_experiments():
         answers = (
             _recommend_from_table(files.get_results_file(results, name), finished_results)
             if finished_results
             else ()
         )
         shown_results = () if sweep.has_run_here else finished_results  # each job printed its own
-        print_results(shown_results, answers, _list_next_commands(results, name))
+        print_results(shown_results, answers, _format_next_commands(results, name))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spec_bench.jobs.config.fitting import FOLDER, TreeFit
+from spec_bench.jobs.config.fitting import FITS_FOLDER, TreeFit
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.settings.arguments import parse_positive_ints
 
@@ -49,7 +49,7 @@ def _fit_write_and_print(job_words: Sequence[str], width: int, tree_sizes: Seque
         compose_config([*job_words, "sink=quiet", f"cells=[rsd_c:{width}]"])
     )
     fit = fit_acceptance_by_rank(settings, width)
-    path = fit.write(settings.results_folder / FOLDER)
+    path = fit.write(settings.results_folder / FITS_FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)
     print(f"{fit.pair}, {fit.task}, temperature {fit.sampling.temperature:g}: {path}")
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
@@ -69,7 +69,7 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
     from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
     from spec_bench.jobs.work.prompts import JobPrompts
 
-    settings, cell = settings.pin_revisions(), settings.cells[-1]
+    settings, cell = settings.pin_revisions_and_stop_rule(), settings.cells[-1]
     last_examples = settings.task.read_examples()[-len(settings.examples) :]
     tokenizer, tokens = load_pair_tokenizer(settings.pair)
     requests = JobPrompts.from_settings(

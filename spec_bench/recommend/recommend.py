@@ -28,7 +28,7 @@ from spec_bench.jobs.app import build_unpinned_settings, iter_partial_results, r
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.flags import TYPED, replace_escapes_in_model_texts
+from spec_bench.jobs.config.flags import TYPED_ESCAPE, replace_escapes_in_model_texts
 from spec_bench.jobs.config.settings import JobSettings, compute_rank_key
 from spec_bench.jobs.sweep.plan import plan_stage
 from spec_bench.recommend.race import CandidateElimination
@@ -409,7 +409,7 @@ def search_fastest_decoder(
         raise UsageError(f"recommend has no decoder to choose among{reason}")
     if settings.request.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
-    settings = settings.pin_revisions()
+    settings = settings.pin_revisions_and_stop_rule()
     search = _CandidateRunner(settings, confirm.by, show or (lambda line: None))
     race = start_race(settings, confirm)
     cost = describe_search_cost(settings, race)
@@ -532,7 +532,7 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
         [
             "spec-bench",
             "run",
-            *replace_escapes_in_model_texts(job_overrides, TYPED),
+            *replace_escapes_in_model_texts(job_overrides, TYPED_ESCAPE),
             "--decoders",
             cell,
         ]

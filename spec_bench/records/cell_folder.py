@@ -174,7 +174,7 @@ def read_models_json(folder: Path) -> dict[str, Any]:
 
 def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Computes the columns ``DIGEST_COLUMNS`` from the digests of a cell's models
-    (``JobSettings.read_model_digests``); the target's column covers its tokenizer. Another
+    (``JobSettings.read_model_and_code_digests``); the target's column covers its tokenizer. Another
     package's code adds a column ``code_digest``.
     """
     if not models:

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.model_files import resolve_or_convert_model
-from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, list_visible_gpus
+from spec_bench.jobs.sweep.launch import VISIBLE_VARIABLE, GpuReservation, list_visible_gpus
 from spec_bench.serve import supervisor
 from spec_bench.server.endpoint import ServerClient, ServerError, read_last_line
 from spec_bench.settings.arguments import parse_positive_ints
@@ -202,7 +202,7 @@ class ServerGroup:
         ):
             if gpus:
                 stack.callback((reservation := GpuReservation()).release)
-                environment[VISIBLE] = ",".join(
+                environment[VISIBLE_VARIABLE] = ",".join(
                     reservation.claim(gpus, self.options.gpus, wait=True)
                 )
             title = f"{self.engine.title}, {method}"

@@ -73,7 +73,7 @@ def get_training_dialogues(
     longest = min(data.max_length, model.max_positions or data.max_length)
     if task := settings.task:
         job_prompts = JobPrompts(task, tokenizer, tuple(task.read_examples(data.limit)), ())
-        log.info(job_prompts.describe_data_and_template(settings.pair))
+        log.info(job_prompts.describe_data_ends_and_template(settings.pair))
     if data.answered_by == "file":
         assert isinstance(settings.task, Task)
         chats = read_answered_chats(settings.task, data.limit)

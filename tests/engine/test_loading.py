@@ -34,7 +34,7 @@ from spec_bench.engine.loading import (
 from spec_bench.engine.model_spec import COMPILE_MODES
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config.model_files import read_model_size
-from spec_bench.jobs.config.pair import EngineSettings, resolve_engine
+from spec_bench.jobs.config.pair import EngineSettings, resolve_device_and_compile
 from tests.kinds import tiny_module
 from tests.said import naming, one_line
 
@@ -114,7 +114,9 @@ def test_auto_is_a_gpu_only_where_its_driver_starts_torchs_cuda(
     library = tmp_path / "libcuda.so.1"
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
     torch_for_cuda_13.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert resolve_engine(EngineSettings("auto", "float32"), "org/model").device == chosen
+    assert (
+        resolve_device_and_compile(EngineSettings("auto", "float32"), "org/model").device == chosen
+    )
     assert re.search(says, caplog.text) if says else not caplog.text
     if not says:
         assert ModelSpec("org/model", device="cuda:0").device == "cuda:0"
@@ -159,7 +161,10 @@ def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkey
 
 def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13):
     torch_for_cuda_13.setattr(model_spec, "_ASK", "print(12040, 0)")
-    assert resolve_engine(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
+    assert (
+        resolve_device_and_compile(EngineSettings("auto", "float32"), "embedded:target").device
+        == "cpu"
+    )
     assert model_spec.explain_cuda_fault.cache_info().misses == 0
 
 

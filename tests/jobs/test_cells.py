@@ -16,7 +16,7 @@ from spec_bench.jobs.config.cells import (
     parse_cell,
     parse_cells,
 )
-from spec_bench.jobs.config.compose import compose_config, parse_request, read_named_tree_lists
+from spec_bench.jobs.config.compose import compose_config, parse_request, read_chosen_tree_lists
 from spec_bench.jobs.config.config import PRINTED
 from spec_bench.jobs.config.fitting import FittedTrees, TreeFit, read_tree_fit
 from spec_bench.jobs.config.pair import Pair, PairSettings
@@ -139,7 +139,7 @@ def test_a_list_of_trees_is_named_by_its_number_or_in_a_folder_of_ones_own(tmp_p
     six = listed("budget=6")
     assert six == listed("budget='6'") == listed('budget=["6"]') != listed("length=3")
     (tmp_path / "tree_lists.yaml").write_text("budget: {mine: [sd:9], 6: [sd:6]}")
-    found = read_named_tree_lists(
+    found = read_chosen_tree_lists(
         {"budget": ["mine", 6], "length": None}, [get_conf_dir(), tmp_path]
     )
     assert found == {"budget mine": ["sd:9"], "budget 6": six}

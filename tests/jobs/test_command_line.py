@@ -258,7 +258,7 @@ def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(small_disk,
 @pytest.fixture
 def sweep(tmp_path):
     made = SweepNotes(tmp_path, "mine")
-    made.write_job_list([(number, [f"seed={number}"]) for number in range(3)], "Slurm")
+    made.replace_job_list([(number, [f"seed={number}"]) for number in range(3)], "Slurm")
     return made
 
 
@@ -318,7 +318,7 @@ def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent
 
 def test_two_sweeps_of_one_name_are_watched_together_until_one_is_over(sweep, tmp_path):
     def begin(*words):
-        SweepNotes(tmp_path, "mine").write_job_list(
+        SweepNotes(tmp_path, "mine").replace_job_list(
             [(n, ["a=1", word]) for n, word in enumerate(words)]
         )
         return [(each.words, each.state) for each in sweep.read_progress()]
@@ -462,7 +462,7 @@ def folder(tmp_path, monkeypatch):
     """Of a sweep whose second job runs."""
     monkeypatch.setenv("COLUMNS", "400")
     notes = SweepNotes(tmp_path, "mine")
-    notes.write_job_list([(0, ["seed=0"]), (1, ["cells=[sd:3]"])])
+    notes.replace_job_list([(0, ["seed=0"]), (1, ["cells=[sd:3]"])])
     notes.get_note_path(["cells=[sd:3]"]).write_bytes(note(number=1, words=["cells=[sd:3]"]))
     return notes.get_note_path(["seed=0"]).parent
 

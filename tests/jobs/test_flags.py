@@ -19,7 +19,7 @@ from spec_bench.jobs.config.compose import (
 )
 from spec_bench.jobs.config.flags import (
     FLAGS,
-    TYPED,
+    TYPED_ESCAPE,
     flags_to_overrides,
     parse_job_arguments,
     replace_escapes_in_model_texts,
@@ -98,7 +98,7 @@ def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
 def test_a_typed_backslash_n_is_a_newline_where_a_model_reads_the_text(typed, text):
     (word,) = parse_arguments("run", [typed]).words
     assert OverridesParser.create().parse_override(word).value() == text
-    assert replace_escapes_in_model_texts(replace_escapes_in_model_texts([word], TYPED)) == [
+    assert replace_escapes_in_model_texts(replace_escapes_in_model_texts([word], TYPED_ESCAPE)) == [
         word
     ]  # as a command that is printed
 

@@ -31,8 +31,8 @@ from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
 from spec_bench.jobs.sweep.launch import (
-    OFFERED,
-    VISIBLE,
+    OFFERED_VARIABLE,
+    VISIBLE_VARIABLE,
     GpuReservation,
     count_gpus_for_weights,
     count_gpus_of_job,
@@ -145,9 +145,9 @@ def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(tmp_path, how
 
 
 def test_what_the_user_offers_wins_over_what_a_launcher_sets():
-    assert list_visible_gpus({VISIBLE: "2, 3"}) == ["2", "3"]
-    assert list_visible_gpus({VISIBLE: "", OFFERED: "2,3"}) == ["2", "3"]
-    assert list_visible_gpus({VISIBLE: "0,1", OFFERED: ""}) == []
+    assert list_visible_gpus({VISIBLE_VARIABLE: "2, 3"}) == ["2", "3"]
+    assert list_visible_gpus({VISIBLE_VARIABLE: "", OFFERED_VARIABLE: "2,3"}) == ["2", "3"]
+    assert list_visible_gpus({VISIBLE_VARIABLE: "0,1", OFFERED_VARIABLE: ""}) == []
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ SPREAD = ("pair=llama2_70b", "engine=cuda", "engine.gpu_memory_gib=80")
 def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
     monkeypatch, asked, given, expected
 ):
-    monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
+    monkeypatch.setenv(VISIBLE_VARIABLE, "0,1,2,3,4,5")
     register_config_plugins()
     with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         register_launcher_resolvers(SweepConfigs(GlobalHydra.instance().config_loader()))
@@ -314,13 +314,13 @@ def test_jobs_that_go_on_behind_an_interrupt_are_told_with_what_watches_them(tmp
     results, left = tmp_path / "results", tmp_path / "%j"
     left.mkdir()
     notes, over = SweepNotes(results, "mine"), Sweep()
-    notes.write_job_list([(number, [f"seed={number}"]) for number in range(3)])
+    notes.replace_job_list([(number, [f"seed={number}"]) for number in range(3)])
     with suppress(KeyboardInterrupt), notes.tracked_job(1, ["seed=1"]):
         raise KeyboardInterrupt
     over._submitit_folder = str(left)
     over._notes_and_sinks = {(str(results), "mine"): (notes, SinkSettings(table=False))}
     with notes.tracked_job(0, ["seed=0"]):
-        assert list(over.finish_experiments()) == []
+        assert list(over.finish_and_print_experiments()) == []
     said = capsys.readouterr().err
     assert re.search(naming("2 go on", f"watch mine --results {results}"), said)
     assert not left.exists()

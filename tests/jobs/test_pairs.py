@@ -215,7 +215,10 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
     device, target, gpu, placed_on, monkeypatch
 ):
     monkeypatch.setattr(pairs, "is_cuda_usable", lambda: gpu)
-    assert pairs.resolve_engine(EngineSettings(device, "float32"), target).device == placed_on
+    assert (
+        pairs.resolve_device_and_compile(EngineSettings(device, "float32"), target).device
+        == placed_on
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,9 +239,9 @@ def test_a_device_is_one_engine_however_it_is_asked_for(
     words = (f"engine.device={device}", "pair.target=a/b")
     asked = parse_request(compose_config(words))
     for engine in (asked.engine, EngineSettings(device)):
-        placed = pairs.resolve_engine(engine, "a/b")
+        placed = pairs.resolve_device_and_compile(engine, "a/b")
         assert (pairs.resolve_dtype(placed, asked.pair), placed.compile) == (dtype, compile)
-    kept = pairs.resolve_engine(replace(asked.engine, compile="none"), "a/b")
+    kept = pairs.resolve_device_and_compile(replace(asked.engine, compile="none"), "a/b")
     assert kept.compile == "none", "what is asked for stays"
 
 
@@ -440,7 +443,7 @@ def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     hub.update({"org/target": "a" * 40, "org/draft": "b" * 40, "org/heads": "c" * 40})
     known = pairs.pin_revisions(unknown, ["medusa"])
     assert [spec.revision for spec in known.specs] == ["a" * 40, "b" * 40] == [*known.revisions]
-    assert known.find_heads_revision("medusa") == "c" * 40
+    assert known.find_heads_fingerprint_or_commit("medusa") == "c" * 40
     assert known.get_run_id_settings() != unknown.get_run_id_settings()
 
 

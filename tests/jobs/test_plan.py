@@ -84,14 +84,14 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     table.parent.mkdir()
     text = (ROOT / "results" / "quickstart" / "results.csv").read_text()
     table.write_text(text)  # measured on a CPU, without its cells' configs
-    (first, *more) = plan._read_measured_rows(tmp_path)
+    (first, *more) = plan._read_rows_with_rates(tmp_path)
     names = ("target", "task", "decoder", "spec")
     wanted = replace(WANTED, draft=(), **{name: first[name] for name in names})
     rate = plan.ExpectedRate(float(first["token_rate"]), "measured")
     assert plan.estimate_rate_from_measured_rows(wanted, "cpu", [first, *more]) == rate
     assert plan.estimate_rate_from_measured_rows(wanted, "cuda", [first, *more]) is None
     table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
-    assert plan._read_measured_rows.__wrapped__(tmp_path) == []
+    assert plan._read_rows_with_rates.__wrapped__(tmp_path) == []
 
 
 def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():

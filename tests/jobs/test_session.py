@@ -122,9 +122,9 @@ def test_a_baseline_of_an_earlier_session_is_timed_again_beside_what_a_cell_lack
     assert [*plain.store.load_first_repeat().values()] == before
     (again,) = plain.store.load_retimed()
     assert (again.prompt_id, again.session) == ("1", session.name)
-    assert results._select_counted_prompts(session, cell) == ["0", "1"]
+    assert results._select_repeated_and_paired_ids(session, cell) == ["0", "1"]
     del session.baseline_timings[session.name, 0, "1"]
-    assert results._select_counted_prompts(session, cell) == [
+    assert results._select_repeated_and_paired_ids(session, cell) == [
         "0"
     ]  # the other has no baseline beside it
 

@@ -6,7 +6,7 @@ import datasets
 import pytest
 import yaml
 
-from spec_bench.jobs.config.compose import choose_data_source, choose_question_source
+from spec_bench.jobs.config.compose import choose_prompt_source, choose_question_source
 from spec_bench.tasks import build_task
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def config(name, **source):
     values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     kind = values["source"]["kind"]
     if kind == "${data_of:${pair.target},${.path}}":
-        values["source"]["kind"] = choose_data_source("embedded:target", source.get("path"))
+        values["source"]["kind"] = choose_prompt_source("embedded:target", source.get("path"))
     elif kind == "${questions_of:${pair.target},${.path}}":
         values["source"]["kind"] = choose_question_source("embedded:target", source.get("path"))
     values["source"].update(source)

@@ -50,7 +50,7 @@ from spec_bench.system.redaction import RedactedLogRecord, redact, redact_values
 _wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
 # Libraries that log requests and uploads; only their warnings matter to us.
 CHATTY = ("absl", "hydra", "httpx", "httpx2", "huggingface_hub", "wandb")
-_SWEEPS = "hydra.mode=MULTIRUN"
+_MULTIRUN_OVERRIDE = "hydra.mode=MULTIRUN"
 
 
 class SweepConfigs:
@@ -169,7 +169,9 @@ def run_application(
     try:
         with signals.signals_as_interrupts(), ExitStack() as at_end:
             at_end.callback(finish)
-            words = to_hydra_arguments([*options.words, *map(_format_search_path, options.folders)])
+            words = to_hydra_arguments(
+                [*options.words, *map(_format_search_path_override, options.folders)]
+            )
             loader = at_end.enter_context(config_loader())
             if options.shown or options.info:
                 _print_config(
@@ -177,7 +179,7 @@ def run_application(
                 )
                 return 0
             config = load_config(
-                loader, config_name, [*words, *[_SWEEPS] * options.sweeps], sweeps=True
+                loader, config_name, [*words, *[_MULTIRUN_OVERRIDE] * options.sweeps], sweeps=True
             )
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
             if config.hydra.mode == RunMode.MULTIRUN:
@@ -231,8 +233,8 @@ def _launch_sweep(
             job_return.return_value  # noqa: B018  # raises the job's error
 
 
-def _format_search_path(folder: str) -> str:
-    """Formats a folder of configs as Hydra's override. Raises UsageError if there is no such
+def _format_search_path_override(folder: str) -> str:
+    """Formats the override ``hydra.searchpath=[folder]``. Raises UsageError if there is no such
     folder.
     """
     if not Path(folder).is_dir():

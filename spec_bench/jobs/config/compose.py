@@ -264,15 +264,17 @@ def parse_request(config: DictConfig) -> RunSettings:
         parts = {key: _resolve_to_container(config[key]) for key in config if key != "hydra"}
         names_by_group = {group: parts.pop(group, None) for group in LISTS}
         if any(names_by_group.values()) and "trees" in parts:  # not with ``~trees``
-            parts["trees"] = read_named_tree_lists(names_by_group, folders) | (parts["trees"] or {})
+            parts["trees"] = read_chosen_tree_lists(names_by_group, folders) | (
+                parts["trees"] or {}
+            )
         request = validate_run_settings(parts)
     return replace(request, pair=drop_name_of_other_pair(request.pair, folders))
 
 
-def read_named_tree_lists(
+def read_chosen_tree_lists(
     names_by_group: Mapping[str, Any], folders: Sequence[Path]
 ) -> dict[str, Any]:
-    """Reads the lists of trees that ``budget`` and ``length`` name (one number or several), keyed
+    """Reads the lists of trees that ``budget`` and ``length`` choose (one number or several), keyed
     ``budget 30`` and the like.
     """
     chosen_lists = {}
@@ -311,8 +313,8 @@ def _resolve_to_container(part: Any) -> Any:
     return OmegaConf.to_container(part, resolve=True, throw_on_missing=True)
 
 
-def choose_data_source(target: object, path: object = None) -> str:
-    """Chooses the default source of a pair's prompts: ``local`` if a file is named, else
+def choose_prompt_source(target: object, path: object = None) -> str:
+    """Chooses the default source of prompts for a pair: ``local`` if a file is named, else
     ``embedded`` (the shipped samples) for small models, else ``hub``.
     """
     if path is not None:
@@ -325,12 +327,12 @@ def choose_question_source(target: object, path: str | None) -> str:
     ``${questions_of:${pair.target},${.path}}`` is ``embedded``, the shipped sample, for the shipped
     models without a file, else ``local``, which is refused if no file is named.
     """
-    return "local" if path is not None or choose_data_source(target) != "embedded" else "embedded"
+    return "local" if path is not None or choose_prompt_source(target) != "embedded" else "embedded"
 
 
-def choose_recipe_data_file(target: object, path: str) -> str | None:
-    """Returns the file that a recipe reads; None for pairs that use the shipped sample."""
-    return None if choose_data_source(target) == "embedded" else path
+def keep_path_unless_embedded(target: object, path: str) -> str | None:
+    """Returns the ``path`` of a file; None for pairs that use the shipped (embedded) sample."""
+    return None if choose_prompt_source(target) == "embedded" else path
 
 
 def select_stops_outside_chat(chat: object, *stops: str) -> ListConfig:
@@ -359,8 +361,8 @@ def find_paper_tree(
 # Not in ``register_config_plugins``, because a launcher's worker, which also resolves configs,
 # imports only this module.
 _RESOLVERS: dict[str, Callable[..., Any]] = {
-    "data_of": choose_data_source,
-    "file_of": choose_recipe_data_file,
+    "data_of": choose_prompt_source,
+    "file_of": keep_path_unless_embedded,
     "questions_of": choose_question_source,
     "tree_of": find_paper_tree,
     "unless_chat": select_stops_outside_chat,

@@ -203,9 +203,9 @@ def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[Ce
     if request.engine.is_served:
         return []
     for name in models:
-        refuse_unreadable_weights(name, _read_json_object_or_empty(Path(name) / "config.json"))
+        refuse_unreadable_weights(name, _read_json_object_if_exists(Path(name) / "config.json"))
     for name in filter(None, (pair.heads or {}).values()):
-        _read_json_object_or_empty(Path(name).expanduser() / "config.json")
+        _read_json_object_if_exists(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         read_output_ids(pair.draft_vocabulary)
     limit = request.generation.get("max_new_tokens")
@@ -222,17 +222,15 @@ def read_max_positions(model_folder: str) -> int | None:
     """Reads the longest sequence from a model folder's ``config.json``; None if
     it is not stated.
     """
-    config = _read_json_object_or_empty(Path(model_folder) / "config.json")
+    config = _read_json_object_if_exists(Path(model_folder) / "config.json")
     try:
         return get_max_sequence_length(SimpleNamespace(**(config.get("text_config") or config)))
     except (AttributeError, TypeError):
         return None
 
 
-def _read_json_object_or_empty(file: Path) -> dict[str, Any]:
-    """Reads a file's JSON object; empty if there is no file. Raises UsageError
-    if it is no object.
-    """
+def _read_json_object_if_exists(file: Path) -> dict[str, Any]:
+    """Reads a file's JSON object; {} if there is no file. Raises UsageError if it is no object."""
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:

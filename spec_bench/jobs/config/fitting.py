@@ -28,10 +28,13 @@ from spec_bench.system.files import (
     get_training_folder_of_heads,
 )
 
-FOLDER = "trees"
+FITS_FOLDER = "trees"
 POLICY = "fitted_list"
-_NAMED = ("temperature", "probability_dtype")  # in the file's name; not part of a fit
-_OURS = Path(spec_bench.__file__).resolve().parent / "embedded" / FOLDER
+_SETTINGS_IN_FILE_NAME = (
+    "temperature",
+    "probability_dtype",
+)  # in the file's name; not part of a fit
+_SHIPPED_FITS = Path(spec_bench.__file__).resolve().parent / "embedded" / FITS_FOLDER
 
 
 @settings
@@ -53,7 +56,7 @@ class TreeFit:
         sampling.
         """
         sampling = self.sampling.get_run_id_settings()
-        others = [value for name, value in sampling.items() if name not in _NAMED]
+        others = [value for name, value in sampling.items() if name not in _SETTINGS_IN_FILE_NAME]
         setup = [self.target, self.draft, *others]
         digest = files.hash_json(setup, 6)
         name = f"{self.pair}-{self.task}-t{self.sampling.temperature:g}-{digest}.yaml"
@@ -82,15 +85,17 @@ class FittedTrees:
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
             return cell
-        # A user's fits take precedence over ours.
-        folders = dict.fromkeys((self.results / FOLDER, Path("results", FOLDER), _OURS))
+        # A user's fits take precedence over the shipped ones.
+        folders = dict.fromkeys(
+            (self.results / FITS_FOLDER, Path("results", FITS_FOLDER), _SHIPPED_FITS)
+        )
         paths = (path for folder in folders for path in sorted(folder.glob("*.yaml")))
-        ours = next((fit for fit in map(read_tree_fit, paths) if self._matches_job(fit)), None)
-        if ours is None:
+        fit = next((fit for fit in map(read_tree_fit, paths) if self._matches_job(fit)), None)
+        if fit is None:
             raise UsageError(f"{cell.title}: {self._explain_missing_fit()}")
         from spec_bench.tree.node_list import build_sequoia_list
 
-        nodes = [list(node) for node in build_sequoia_list(ours.accepted, int(tree["total"]))]
+        nodes = [list(node) for node in build_sequoia_list(fit.accepted, int(tree["total"]))]
         settings = {**cell.settings, "tree": {**tree, "nodes": nodes}}
         return Cell.from_mapping(settings, self.sampling).with_name(cell.name)
 
@@ -111,7 +116,7 @@ class FittedTrees:
         """Explains in one line which fit is missing, with the command that makes it."""
         pair = self.pair
         place = ""
-        words = [format_pair_override(pair)]
+        words = [format_pair_or_target_override(pair)]
         if words[0].startswith("pair.target"):
             words.append(f"pair.draft={pair.drafts[0]}")
         if self.task is not None:
@@ -124,7 +129,7 @@ class FittedTrees:
         )
 
 
-def format_pair_override(pair: Pair) -> str:
+def format_pair_or_target_override(pair: Pair) -> str:
     """Formats ``pair=NAME`` for a pair with a config, ``pair.target=TARGET`` for any other."""
     has_config = pair.name in find_configs("pair")
     return f"pair={pair.name}" if has_config else f"pair.target={pair.target}"
@@ -150,19 +155,19 @@ def select_fitting_cells(
     trees; returns them and the reason for each omitted cell. Raises UsageError if only the baseline
     is left.
     """
-    fit = []
+    fitting_cells = []
     reasons = []
     for cell in cells:
         try:
             filled_cell = trees.fill_in_tree(cell)
             require_drafts_and_heads(filled_cell, trees.pair)
             refuse_library_batches(filled_cell, engine, trees.sampling)
-            fit.append(filled_cell)
+            fitting_cells.append(filled_cell)
         except UsageError as error:
             reasons.append(str(error))
-    if reasons and len(fit) <= 1:
+    if reasons and len(fitting_cells) <= 1:
         raise UsageError(reasons[0])
-    return tuple(fit), tuple(reasons)
+    return tuple(fitting_cells), tuple(reasons)
 
 
 def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
@@ -187,9 +192,8 @@ def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
     name = get_training_folder_of_heads(heads)
     if name is not None and not heads.is_dir():
         on_gpu = pair.specs[0].device != "cpu"
-        remedy = (
-            f"train them: {format_training_command(kind, format_pair_override(pair), name, on_gpu)}"
-        )
+        override = format_pair_or_target_override(pair)
+        remedy = f"train them: {format_training_command(kind, override, name, on_gpu)}"
         if heads.parent.is_dir():
             remedy = "their training was interrupted: the command that began it goes on"
         raise UsageError(

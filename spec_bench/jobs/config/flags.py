@@ -37,14 +37,16 @@ def _list_flags(command: str) -> dict[str, dict[str, Any]]:
 
 
 FLAGS = {command: flags for command in COMMANDS if (flags := _list_flags(command))}
-_READ = read_yaml(Path(__file__).with_name("launchers.yaml"))
+_LAUNCHER_TEXTS = read_yaml(Path(__file__).with_name("launchers.yaml"))
 # Launchers, the minima of their numbers, the units in a plan, and values that a plan omits.
-LAUNCHERS, LEAST, UNITS, USUAL = (_READ[key] for key in ("launchers", "least", "units", "usual"))
+LAUNCHERS, MINIMA, UNITS, USUAL_VALUES = (
+    _LAUNCHER_TEXTS[key] for key in ("launchers", "least", "units", "usual")
+)
 
 _TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-_LISTED = ("decoders", "metrics")  # commas of other values sweep over them
+_LIST_FLAGS = ("decoders", "metrics")  # commas of other values sweep over them
 # Words that people try first in place of a flag.
-_INSTEAD = {
+_FLAG_BY_GUESS = {
     "model": "target", "draft-model": "draft", "dataset": "data", "num-prompts": "prompts",
     "max-tokens": "max-new-tokens", "decoder": "decoders", "metric": "metrics",
 }  # fmt: skip
@@ -62,10 +64,10 @@ _SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # no value: 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
 # Settings with texts that a model reads or writes.
-_TEXTS = re.compile(
+_MODEL_TEXT = re.compile(
     r"\+*(task\.(stop|template|plain|system|instruction)|pair\.chat_t|data\.openings)"
 )
-TYPED = r"\\\g<0>"
+TYPED_ESCAPE = r"\\\g<0>"
 _ESCAPE = re.compile(r"(\\?)\\([nt])([a-z]?)")
 
 
@@ -136,10 +138,11 @@ def replace_escapes_in_model_texts(
     words: Sequence[str], replacement: str | Callable[[re.Match[str]], str] = _unescape_match
 ) -> list[str]:
     r"""Replaces escapes in overrides that are texts for a model: ``\n`` and ``\t`` become a newline
-    and a tab, ``\\n`` and ``\\t`` the two letters, or ``replacement`` (``TYPED``: the reverse).
-    Raises ValueError if a small letter follows, as in ``\nabla``, which may be meant either way.
+    and a tab, ``\\n`` and ``\\t`` the two letters, or ``replacement`` (``TYPED_ESCAPE``: the
+    reverse). Raises ValueError if a small letter follows, as in ``\nabla``, which may be meant
+    either way.
     """
-    return [_ESCAPE.sub(replacement, word) if _TEXTS.match(word) else word for word in words]
+    return [_ESCAPE.sub(replacement, word) if _MODEL_TEXT.match(word) else word for word in words]
 
 
 def _is_group_chosen(group: str, flag_values: dict[str, str], words: Sequence[str]) -> bool:
@@ -153,7 +156,7 @@ def _is_target_named_alone(flag_values: dict[str, str], words: Sequence[str]) ->
         "decoder",
         "cells",
         "experiment",
-        *(path.name for path in iter_recipe_folders()),
+        *(path.name for path in iter_paper_folders()),
     )
     names_draft = {"pair", "draft", "decoders"} & {*flag_values} or any(
         word.startswith(prefixes) for word in words
@@ -161,8 +164,8 @@ def _is_target_named_alone(flag_values: dict[str, str], words: Sequence[str]) ->
     return "target" in flag_values and not names_draft
 
 
-def iter_recipe_folders() -> Iterator[Path]:
-    """Yields the folders of recipes."""
+def iter_paper_folders() -> Iterator[Path]:
+    """Yields the folders of papers, which hold their recipes."""
     return (
         path for folder in list_experiments_dirs() for path in folder.iterdir() if path.is_dir()
     )
@@ -171,7 +174,7 @@ def iter_recipe_folders() -> Iterator[Path]:
 def _flag_to_override(flag: dict[str, Any], name: str, value: str) -> str:
     if "path" in flag:
         value = quote_if_needed(os.path.expanduser(value))
-    elif name in _LISTED:
+    elif name in _LIST_FLAGS:
         value = re.sub(r"\b([a-z_]\w*)\s+(?=\d)", r"\1:", value)  # sd 3
         parts = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder keeps its settings
         value = ",".join(quote_if_needed(part) for part in parts if part)
@@ -193,7 +196,7 @@ def _check_override(word: str, command: str) -> None:
     settings = list_setting_names(command)
     tops = {setting.partition(".")[0] for setting in settings}
     name = key.strip("-").replace("_", "-").rpartition(".")[2]
-    name = _INSTEAD.get(name, name)
+    name = _FLAG_BY_GUESS.get(name, name)
     is_flag = word.startswith("-")
     if word.startswith("~") or (
         equals and not is_flag and ("." in key or name not in flags or key in tops)
@@ -218,14 +221,14 @@ def list_setting_names(command: str) -> list[str]:
     """Lists the names of a command's settings, and of the groups of configs."""
     trains = command == "train"
     files = TRAIN_FILES if trains else RUN_FILES
-    names = [text.partition("=")[0] for text, _ in iter_commented_settings(*files)]
+    names = [text.partition("=")[0] for text, _ in iter_assignments_with_comments(*files)]
     folders = (
         path for top in (*list_conf_dirs(), *list_experiments_dirs()) for path in top.iterdir()
     )
     return [*names, *(folder.name for folder in folders if folder.is_dir()), "spec"]
 
 
-def iter_commented_settings(*names: str) -> Iterator[tuple[str, str]]:
+def iter_assignments_with_comments(*names: str) -> Iterator[tuple[str, str]]:
     """Yields (``key=value``, comment) of each setting in files of ``conf``; keys in a group's file
     begin with the group's name.
     """

@@ -19,7 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spec_bench.jobs.config.flags import LAUNCHERS, RUN_FILES, TRAIN_FILES, iter_commented_settings
+from spec_bench.jobs.config.flags import (
+    LAUNCHERS,
+    RUN_FILES,
+    TRAIN_FILES,
+    iter_assignments_with_comments,
+)
 from spec_bench.settings.arguments import make_parser
 from spec_bench.settings.configs import find_configs, list_experiments_dirs
 from spec_bench.settings.fields import format_suggestion, list_setting_fields
@@ -62,7 +67,7 @@ def print_listing(options: Namespace) -> int:
 def _list_group_choices(group: str) -> Iterator[tuple[str, ...]]:
     for name, file in find_configs(group).items():
         keys = " ".join(
-            k for k, _ in iter_commented_settings(f"{group}/{name}") if not k.endswith(name)
+            k for k, _ in iter_assignments_with_comments(f"{group}/{name}") if not k.endswith(name)
         )
         yield (
             (name, keys, _read_first_comment_sentence(file))
@@ -77,7 +82,8 @@ def _list_registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
         yield key, " ".join(map(_format_key_and_default, list_setting_fields(kind))), doc
 
 
-def _list_metrics() -> Iterator[tuple[str, ...]]:
+def _list_metric_definitions() -> Iterator[tuple[str, ...]]:
+    """Yields (name, definition) of each metric."""
     quality = import_module("spec_bench.metrics.quality")
     for name in (*quality.SCORES, *quality.metric):
         yield name, quality.get_or_register_column(name, {}).definition
@@ -103,7 +109,8 @@ def _format_key_and_default(field: Field[Any]) -> str:
     return f"{field.name}={json.dumps(field.default)}" if has_default else field.name
 
 
-def _list_recipes() -> Iterator[tuple[str, ...]]:
+def _list_paper_recipes() -> Iterator[tuple[str, ...]]:
+    """Yields (``PAPER=RECIPE``, first sentence) of each paper's recipes."""
     paths = [file for top in list_experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
     recipes = (file for file in paths if file.name != _PAPER)
     return (
@@ -118,11 +125,12 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "policies": ("tree.policy in a decoder's YAML", _list_registered, "tree.base", "policy"),
     "rules": ("verifier.rule in a decoder's YAML", _list_registered, "verify.base", "rule"),
     "tasks": ("for --task NAME", _list_group_choices, "task"),
-    "metrics": ("scores, for --metrics NAME,NAME, and what is always counted", _list_metrics),
+    "metrics": ("scores, for --metrics NAME,NAME, and what is always counted",
+                _list_metric_definitions),
     "pairs": ("for --pair NAME", _list_group_choices, "pair"),
     "models": ("fetched or converted on this machine; spec-bench convert --remove NAME",
                _list_fetched_or_converted_models),
-    "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _list_recipes),
+    "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _list_paper_recipes),
     "experiments": ("for experiment=NAME", _list_group_choices, "experiment"),
     "tables": ("papers' tables and figures: measured, missing, commands", tuple),
     "heads": ("for spec-bench train head=NAME", _list_group_choices, "head"),
@@ -132,8 +140,8 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "sinks": ("for sink=NAME", _list_group_choices, "sink"),
     "launchers": ("for -m hydra/launcher=NAME: where jobs run", LAUNCHERS.items),
     "settings": ("KEY=VALUE of a job, with their values unless set",
-                 iter_commented_settings, *RUN_FILES),
-    "train": ("KEY=VALUE of a training", iter_commented_settings, *TRAIN_FILES),
+                 iter_assignments_with_comments, *RUN_FILES),
+    "train": ("KEY=VALUE of a training", iter_assignments_with_comments, *TRAIN_FILES),
 }  # fmt: skip
 
 

@@ -95,8 +95,10 @@ class EngineSettings:
         return "bfloat16" if self.uses_cuda else "float32"
 
 
-def resolve_engine(engine: EngineSettings, target: str) -> EngineSettings:
-    """Resolves a device and compilation that are ``auto``; the embedded models then use the CPU."""
+def resolve_device_and_compile(engine: EngineSettings, target: str) -> EngineSettings:
+    """Resolves a device and compilation that are ``auto``, but no dtype; the embedded models then
+    use the CPU.
+    """
     device = engine.device
     if device == AUTO:
         small = target.startswith(EMBEDDED)
@@ -212,7 +214,7 @@ class Pair:
         named_notes = zip(names, weight_notes, strict=True)
         return "; ".join(name + weights for name, weights in named_notes if weights)
 
-    def find_heads_revision(self, head_kind: str) -> str | None:
+    def find_heads_fingerprint_or_commit(self, head_kind: str) -> str | None:
         """Returns the fingerprint of a local folder of heads, or the hub's
         commit; None if unknown.
         """
@@ -290,7 +292,7 @@ def resolve_dtype(engine: EngineSettings, pair: PairSettings) -> str:
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """Builds a pair: names, folders and revisions of its models."""
-    engine = resolve_engine(engine, pair.target)
+    engine = resolve_device_and_compile(engine, pair.target)
     refuse_unseen_non_cuda_device(engine.device)
     names = (pair.target, *pair.drafts)
     place = pair.target_device_map

@@ -22,7 +22,7 @@ from spec_bench.jobs.config.pair import (
     Pair,
     build_pair,
     pin_revisions,
-    resolve_engine,
+    resolve_device_and_compile,
 )
 from spec_bench.jobs.config.served_cells import (
     SERVER,
@@ -58,10 +58,17 @@ log = logging.getLogger(__name__)
 
 # Settings that the digest of the examples covers, or that do not change results.
 _SHOTS = ("shots", "shots_from", "shots_split")
-_NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code", *_SHOTS)
+_SETTINGS_OUTSIDE_RUN_ID = (
+    "generation",
+    "databases",
+    "instruction",
+    "answered_only",
+    "run_code",
+    *_SHOTS,
+)
 # Settings that were added later: at these values (the behaviour before them) they are not part of a
 # run id, so that earlier measurements keep their run ids.
-_LATER: dict[str, Any] = {
+_DEFAULTS_OUTSIDE_RUN_ID: dict[str, Any] = {
     "task": {
         "overlong": "fail",
         "sample": "first",
@@ -78,7 +85,7 @@ _LATER: dict[str, Any] = {
     "earlier": "",
     "protocol": CLEAN,
 }
-_AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # settings of prompts
+_PROMPT_SETTINGS = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # settings of prompts
 
 
 @dataclass(frozen=True)
@@ -141,13 +148,15 @@ class JobSettings:
         if kind is not None:
             heads_source = {
                 "source": self.pair.heads[kind],
-                "revision": self.pair.find_heads_revision(kind),
+                "revision": self.pair.find_heads_fingerprint_or_commit(kind),
             }
             pair["heads"] = {"kind": kind, **heads_source}
         task = override_scores_with_metrics(self.request.task)
         settings = {
             "pair": pair,
-            "task": {key: value for key, value in task.items() if key not in _NOT_IDENTITY},
+            "task": {
+                key: value for key, value in task.items() if key not in _SETTINGS_OUTSIDE_RUN_ID
+            },
             "examples": describe_examples(self.examples),
             "ends": self.unusual_stop_rule,
             "generation": {
@@ -173,11 +182,11 @@ class JobSettings:
             "seed": self.request.seed,
             "engine_number": ENGINE,
         }
-        return drop_default_settings(settings, _LATER)
+        return drop_default_settings(settings, _DEFAULTS_OUTSIDE_RUN_ID)
 
-    def read_model_digests(self, cell: Cell) -> dict[str, Digests]:
+    def read_model_and_code_digests(self, cell: Cell) -> dict[str, Digests]:
         """Reads the digests of a cell's models, see ``Pair.read_model_digests``, and of the code of
-        its parts that other packages registered.
+        its parts that other packages registered, by part and file.
         """
         config = cell.config
         rule = type(config.verifier)
@@ -202,8 +211,8 @@ class JobSettings:
         return hash_json(self.build_cell_settings(cell))
 
     @cached_property
-    def user_code_digest(self) -> str:
-        """A digest of the user's own code for scores; if it changes, answers are scored again."""
+    def score_code_digest(self) -> str:
+        """Digest of the user's own code for scores; if it changes, answers are scored again."""
         return digest_user_code(self.task.scores)
 
     @cached_property
@@ -225,7 +234,7 @@ class JobSettings:
             self.task, score, (*self.examples, *self.confirmation_examples), may_be_empty
         )
 
-    def pin_revisions(self, fetch: bool = True) -> JobSettings:
+    def pin_revisions_and_stop_rule(self, fetch: bool = True) -> JobSettings:
         """Returns the settings with the hub's models at their current commits, see
         ``pair.pin_revisions``, and with the stop rule of the target's tokenizer.
         """
@@ -255,7 +264,7 @@ class JobSettings:
         revisions = pair.revisions[1 : 1 + config.drafts]
         if config.heads is not None:
             drafts = (pair.heads[config.heads],)
-            revisions = (pair.find_heads_revision(config.heads),)
+            revisions = (pair.find_heads_fingerprint_or_commit(config.heads),)
         acceptance = getattr(config.verifier, "acceptance", ())  # of a verifier that states it
         ours = config.library in ("", SERVER)  # a server's version is read later
         return CellFacts(
@@ -292,7 +301,7 @@ class JobSettings:
     @cached_property
     def prompts_digest(self) -> str:
         """The digest of prompts and references, without tokenizer and chat template."""
-        around = {key: self.request.task.get(key) for key in _AROUND}
+        around = {key: self.request.task.get(key) for key in _PROMPT_SETTINGS}
         if arguments := self.pair.template_arguments:
             around["chat_template_kwargs"] = dict(arguments)
         return hash_json([digest_examples(self.examples), around], 8)
@@ -321,7 +330,7 @@ def build_settings(
     for score in task.scores:
         needs_references(score)  # raises if there is no such score
     refuse_shared_columns(task.scores)
-    engine = resolve_engine(request.engine, request.pair.target)
+    engine = resolve_device_and_compile(request.engine, request.pair.target)
     cell_requests = check_before_torch(request, folders)
     request = request if skip_data else reserve_confirmation_prompts(request, task)
     # The user's files are read before cells, which import torch; the hub's data, which may be
@@ -340,14 +349,14 @@ def build_settings(
         refuse_unserved_sampling(request.server, sampling)
         cells = build_served_cells(request)
     else:
-        given = {k: v for k, v in request.generation.items() if k != "max_new_tokens"}
-        words = tuple(f"generation.{name}={value}" for name, value in given.items())
+        sampling_items = (i for i in request.generation.items() if i[0] != "max_new_tokens")
+        words = tuple(f"generation.{name}={value}" for name, value in sampling_items)
         trees = FittedTrees(pair, task.name, sampling, Path(request.results), words)
         cells, left_out_reasons = select_fitting_cells(
             build_unique_cells(cell_requests, sampling), trees, engine
         )
-        cells, unknown = simulate_cells(cells, request, sampling)
-        left_out_reasons += unknown
+        cells, unsimulated_reasons = simulate_cells(cells, request, sampling)
+        left_out_reasons += unsimulated_reasons
     count = request.prompts
     fresh_count = request.confirm.prompts if request.confirm else 0  # after the first stage's
     if skip_data:

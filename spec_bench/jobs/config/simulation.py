@@ -22,9 +22,9 @@ from spec_bench.vocabulary.published import (
     read_all_published_numbers,
 )
 
-_RULE = "simulated"  # of the verifier with a stated acceptance
+_SIMULATED_RULE = "simulated"  # of the verifier with a stated acceptance
 _EFFICIENCY = "block_efficiency"
-_NEEDED = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
+_NEEDED_COLUMNS = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
 
 
 def simulate_cells(
@@ -45,19 +45,19 @@ def simulate_cells(
         ), ()
     task = str(request.task["name"])
     efficiencies = read_block_efficiencies(stated, request.pair, task, sampling.temperature)
-    found = list[Cell]()
-    missing = list[str]()
+    simulated_cells = list[Cell]()
+    missing_reasons = list[str]()
     for cell in cells:
         if cell.config.library or cell.name == BASELINE:
-            found.append(cell)
+            simulated_cells.append(cell)
         elif tau := efficiencies.get((cell.name, cell.config.spec)):
-            found.append(simulate_verifier(cell, None, sampling, tau))
+            simulated_cells.append(simulate_verifier(cell, None, sampling, tau))
         else:
-            missing.append(f"{cell.title}: simulate={stated} has no block efficiency of it")
-    if missing and len(missing) == sum(cell.config.spec != "-" for cell in cells):
+            missing_reasons.append(f"{cell.title}: simulate={stated} has no block efficiency of it")
+    if missing_reasons and len(missing_reasons) == sum(cell.config.spec != "-" for cell in cells):
         setting = f"task {task} and temperature {sampling.temperature:g}"
-        raise UsageError(f"{missing[0]}, nor of any other cell at {setting}")
-    return tuple(found), tuple(missing)
+        raise UsageError(f"{missing_reasons[0]}, nor of any other cell at {setting}")
+    return tuple(simulated_cells), tuple(missing_reasons)
 
 
 def simulate_verifier(
@@ -74,11 +74,11 @@ def simulate_verifier(
     tree = cell.config.tree
     if not isinstance(tree, GrownTree):
         raise UsageError(f"{cell.title} keeps several beams; simulate must be null")
-    if cell.config.verifier.name == _RULE:
+    if cell.config.verifier.name == _SIMULATED_RULE:
         raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
     if acceptance is None:
         acceptance = solve_uniform_acceptance(block_efficiency, tree.shape.depth)
-    rule = {"rule": _RULE, "acceptance": acceptance}
+    rule = {"rule": _SIMULATED_RULE, "acceptance": acceptance}
     if isinstance(cell.config.verifier, NodeVerifier):
         rule["computed"] = cell.settings["verifier"]
     return Cell.from_mapping({**cell.settings, "verifier": rule}, sampling).with_name(cell.name)
@@ -108,7 +108,7 @@ def read_block_efficiencies(
     else:
         rows = (
             row
-            for row in read_csv(source, _NEEDED)
+            for row in read_csv(source, _NEEDED_COLUMNS)
             if (row["task"], float(row["temperature"])) == (task, temperature)
         )
     return {

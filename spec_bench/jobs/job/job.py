@@ -7,7 +7,7 @@ it was complete before. A killed job continues after its last record.
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -73,7 +73,7 @@ def run_job(
     baseline first if there is one. ``on_state`` is called before and after waiting for another job.
     Raises ValueError before any decoding if models or prompts cannot work together.
     """
-    settings = settings.pin_revisions()
+    settings = settings.pin_revisions_and_stop_rule()
     is_abandoned = True
     while is_abandoned:
         with ExitStack() as stack:
@@ -108,7 +108,7 @@ def _open_locked_cells(
     for cell in settings.cells:
         kind = CellStore if is_first else ReadOnlyCellStore
         store = kind(
-            settings.results_folder, settings.compute_run_id(cell), settings.user_code_digest
+            settings.results_folder, settings.compute_run_id(cell), settings.score_code_digest
         )
         runs.append(CellRun(cell, store, PeakMemoryMonitor(settings.device)))
     for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
@@ -134,10 +134,10 @@ def _open_locked_cells(
                 )
         else:
             cell_run.model_digests = cell_run.store.claim_for_models(
-                settings.read_model_digests(cell_run.cell)
+                settings.read_model_and_code_digests(cell_run.cell)
             )
             cell_run.generations_by_repeat = cell_run.store.repair_and_load()
-            if cell_run.store.replace_categories(settings.categories_by_prompt):
+            if cell_run.store.replace_categories_dropping_result(settings.categories_by_prompt):
                 cell_run.generations_by_repeat = cell_run.store.load_repeats()
     processes.wait_for_processes()  # process 0 sets bad files aside before others read
     for cell_run in runs:
@@ -167,13 +167,15 @@ def _run_cells(
     prompts = JobPrompts.from_settings(settings, tokenizer)
     backend: ModelBackend | ServerBackend
     if settings.server_settings is not None:
-        backend = stack.enter_context(closing(ServerBackend(settings, tokenizer, token_count)))
+        backend = ServerBackend(settings, tokenizer, token_count)
+        stack.callback(backend.close_connections)
     else:
         with show_spinner("loading the models", shows_progress):
-            backend = stack.enter_context(closing(ModelBackend(settings, tokenizer, token_count)))
+            backend = ModelBackend(settings, tokenizer, token_count)
+        stack.callback(backend.free_caches)
     session = Session(settings, runs, pending, prompts, energy_metering, job_machine)
     if is_first:
-        copy_answers_of_shorter_cells(settings, runs, prompts)
+        copy_answers_of_fewer_prompts(settings, runs, prompts)
     processes.wait_for_processes()
     for cell_run in () if is_first else runs:
         cell_run.generations_by_repeat = cell_run.store.load_repeats()
@@ -191,9 +193,9 @@ def _run_cells(
         cell_run.store.write_settings(settings.build_cell_settings(cell_run.cell), origin)
     began = perf_counter()
     with show_spinner("warming up", shows_progress):
-        backend.prepare(session, active)
+        backend.build_and_warm_up_decoders(session, active)
     for cell_run in pending:
-        if cell_run.model_digests not in ({}, settings.read_model_digests(cell_run.cell)):
+        if cell_run.model_digests not in ({}, settings.read_model_and_code_digests(cell_run.cell)):
             raise UsageError(
                 f"{cell_run.cell.title}: its models' files changed while they were loaded"
             )
@@ -239,7 +241,7 @@ def advise_on_compilation(
         )
 
 
-def copy_answers_of_shorter_cells(
+def copy_answers_of_fewer_prompts(
     settings: JobSettings, runs: Sequence[CellRun], prompts: JobPrompts
 ) -> None:
     """Copies answers to cells without answers from the same cells with fewer prompts, so that only
@@ -263,8 +265,8 @@ def copy_answers_of_shorter_cells(
             if not fresh or not shorter_store.load_first_repeat():
                 continue
             if shorter_store.has_answers_of(cell_run.model_digests, token_ids):
-                cell_run.store.copy_answers(shorter_store)
-                cell_run.store.replace_categories(settings.categories_by_prompt)
+                cell_run.store.copy_answers_and_starts(shorter_store)
+                cell_run.store.replace_categories_dropping_result(settings.categories_by_prompt)
                 log.info("%s: %d prompts are answered already", cell_run.cell.title, count)
             else:
                 log.warning(
@@ -330,7 +332,7 @@ def log_plain_scores_beside_printed(session: Session) -> None:
         generations += cell_run.decoder.generate(batch, settings.request.seed)  # type: ignore[union-attr]
     records = CellRecords(
         generations,
-        texts=prompts.decode_texts(generations),
+        texts=prompts.decode_scored_texts(generations),
         references=prompts.references,
     )
     row = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
@@ -370,7 +372,7 @@ class ModelBackend:
             stored_choice,
         )
 
-    def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
+    def build_and_warm_up_decoders(self, session: Session, runs: Sequence[CellRun]) -> None:
         """Builds the cells' decoders, allocates memory and warms up; a cell for which this raises
         is marked failed. Raises PromptError if a decoder refuses every prompt.
         """
@@ -429,7 +431,7 @@ class ModelBackend:
             "machine": format_device_count_and_model(device),
         }
 
-    def close(self) -> None:
+    def free_caches(self) -> None:
         """Frees the caches, but not the models, which the next job of a sweep may use."""
         self._pool.free()
 
@@ -451,7 +453,7 @@ class ServerBackend:
             )
         self._request_options = options
 
-    def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
+    def build_and_warm_up_decoders(self, session: Session, runs: Sequence[CellRun]) -> None:
         """Builds each cell's decoder over its server, and warms it up."""
         settings = session.settings
         assert settings.server_settings is not None
@@ -470,20 +472,20 @@ class ServerBackend:
 
     def collect_runtime_facts(self, session: Session) -> dict[str, Any]:
         """Collects the fields of ``CellFacts`` that servers report."""
-        versions = {read_server_version(server) for server in self._servers}
+        versions = {read_server_name_and_version(server) for server in self._servers}
         return {
             "device": SERVER,
             "stop_rule": session.settings.task.make_stop_criteria(self._tokenizer).rule_text,
             "library": versions.pop() if len(versions) == 1 else SERVER,
         }
 
-    def close(self) -> None:
-        """Closes the connections."""
+    def close_connections(self) -> None:
+        """Closes the connections to the servers, which run on."""
         for server in self._servers:
             server.close()
 
 
-def read_server_version(server: ServerClient) -> str:
+def read_server_name_and_version(server: ServerClient) -> str:
     """Reads a server's name and version; ``server`` if it does not report them."""
     if server.kind == "llama_cpp":
         return f"llama.cpp {_read_json_text(server.fetch_text('props'), 'build_info')}".strip()

@@ -73,7 +73,7 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
         extras = dict[str, Any]()
         try:
             if cell_run.decoder is not None:
-                ids = _select_counted_prompts(session, cell_run)
+                ids = _select_repeated_and_paired_ids(session, cell_run)
                 if not ids:
                     raise next(iter(cell_run.prompt_errors.values()))
                 repeats = _select_complete_repeats(cell_run, ids)
@@ -120,7 +120,7 @@ def _build_result(
     _warn_of_suspicious_answers(cell_run.cell.title, [*(records.texts or {}).values()], other_count)
     summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     missing_reasons = explain_missing_prompts(session, cell_run, records.ids)
-    undefined_metrics = _find_undefined_metrics(decoder, summary.row)
+    undefined_metrics = _explain_metrics_to_blank(decoder, summary.row)
     meter = session.metering.meter
     empty_columns = [f"{name}{end}" for name in undefined_metrics for end in ("", *ENDS)]
     empty_columns += [f"{RATE}_by_depth"] * (RATE in undefined_metrics)
@@ -141,7 +141,11 @@ def _build_result(
         | _build_memory_and_graph_columns(settings, cell_run, decoder, prompts)
         | build_roofline_columns(decoder, records.windows, lengths, facts.device)
         | blank_served_columns(records.windows)
-        | ({"prompts_failed": prompts.prompt_count - len(records.ids)} if missing_reasons else {})
+        | (
+            {"prompts_failed": prompts.prompt_count_with_failed - len(records.ids)}
+            if missing_reasons
+            else {}
+        )
         | {
             "energy_method": None if meter.name == "none" else meter.name,
             "energy_period_s": meter.period_s,
@@ -171,7 +175,7 @@ def _gather_records(
         baseline=baseline[0] if baseline else None,
         later_repeats=repeats[1:],
         later_baseline_repeats=baseline[1:] if baseline else [],
-        texts=session.prompts.decode_texts(first_repeat),
+        texts=session.prompts.decode_scored_texts(first_repeat),
         references=session.prompts.references,
         draft_calls=_get_draft_calls_per_step(decoder, first_repeat),
         parameter_ratio=decoder.parameter_ratio,
@@ -187,7 +191,7 @@ def explain_missing_prompts(
     is missing.
     """
     prompts = session.prompts
-    missing_count = prompts.prompt_count - len(counted_ids)
+    missing_count = prompts.prompt_count_with_failed - len(counted_ids)
     baseline_failures = session.baseline.prompt_errors if session.baseline else {}
     failures = {
         **baseline_failures,
@@ -203,14 +207,20 @@ def explain_missing_prompts(
         "",
     )
     return (
-        [Reason("prompts_failed", f"{missing_count} of {prompts.prompt_count}: {first_failure}")]
+        [
+            Reason(
+                "prompts_failed",
+                f"{missing_count} of {prompts.prompt_count_with_failed}: {first_failure}",
+            )
+        ]
         if missing_count
         else []
     )
 
 
-def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
-    """Finds metrics that a decoder's records do not determine: column -> reason.
+def _explain_metrics_to_blank(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
+    """Explains which metrics to blank, because a decoder's records do not determine them: column ->
+    reason.
 
     A record has the depth of a call's tree and the number of accepted levels. If the draft reshapes
     the tree in every call, a path may end above the deepest level; reaching its end is no
@@ -269,7 +279,7 @@ def _build_memory_and_graph_columns(
 
 def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
     settings = session.settings
-    left_out = session.prompts.turn_count_without_fixed_answer
+    left_out = session.prompts.unasked_turn_count
     no_speedup = "the baseline failed, none was timed in turn"
     if is_served_without_baseline(settings):
         no_speedup = "no server decodes plainly beside it, server.baseline_url names none"
@@ -305,9 +315,9 @@ def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) 
     )
 
 
-def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:
-    """Selects the ids of the prompts that a row counts: those decoded in every repeat, and if the
-    baseline was timed with any of these, only those.
+def _select_repeated_and_paired_ids(session: Session, cell_run: CellRun) -> list[str]:
+    """Selects the ids of the prompts that a row counts: those decoded in every repeat, and if any
+    of these are paired with a timing of the baseline, only those.
     """
     repeats = [
         cell_run.generations_by_repeat[repeat] for repeat in range(session.settings.request.repeats)

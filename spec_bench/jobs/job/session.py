@@ -164,8 +164,8 @@ class Session:
         """The run of plain decoding; None if a server has none."""
         return self.runs[0] if self.runs[0].cell.name == BASELINE else None
 
-    def has_work_left(self, cell_run: CellRun) -> bool:
-        """Returns whether a cell has anything left to decode, in any repeat."""
+    def lacks_generations(self, cell_run: CellRun) -> bool:
+        """Returns whether a cell lacks a prompt's generation in any repeat, even if it failed."""
         repeats = range(self.settings.request.repeats)
         return any(
             cell_run.list_requests_without_record(self.prompts.requests, repeat)
@@ -199,14 +199,14 @@ class Session:
                             for generation in repeat.values()
                         ],
                     )
-        decoding = any(map(self.has_work_left, cells))
+        decoding = any(map(self.lacks_generations, cells))
         alone = baseline in self.pending and not baseline.is_held_by_other_job
         return [baseline, *cells] if decoding or alone else cells
 
     def select_decoding_runs(self, runs: Sequence[CellRun]) -> list[CellRun]:
         """Selects the cells that will decode; if any does, the baseline is timed with them."""
         built_runs = [cell_run for cell_run in runs if cell_run.decoder is not None]
-        incomplete_runs = [cell_run for cell_run in built_runs if self.has_work_left(cell_run)]
+        incomplete_runs = [cell_run for cell_run in built_runs if self.lacks_generations(cell_run)]
         return [
             cell_run
             for cell_run in built_runs
@@ -349,10 +349,10 @@ def _decode_and_store_batch(
         cell_run.memory.end()
         if any(min(generation.prefill_s, generation.decode_s) < 0 for generation in generations):
             raise UsageError("the clock ran backwards")
-        generations = _add_session_fields(session, repeat, generations, requests)
+        generations = _add_session_and_prompt_fields(session, repeat, generations, requests)
         if repeat and settings.is_repeatable:
             require_equal_repeats(generations, cell_run.generations_by_repeat[0])
-        new = _store_batch(session, cell_run, repeat, generations)
+        new = _store_batch_and_select_new(session, cell_run, repeat, generations)
     except ChangedBaselineError:
         raise
     except Exception as error:
@@ -432,7 +432,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
-def _add_session_fields(
+def _add_session_and_prompt_fields(
     session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
     """Adds the fields that only the job knows: session, repeat, machine's state, category, prompt
@@ -456,10 +456,12 @@ def _add_session_fields(
     ]
 
 
-def _store_batch(
+def _store_batch_and_select_new(
     session: Session, cell_run: CellRun, repeat: int, generations: list[Generation]
 ) -> list[Generation]:
-    """Writes a batch to disk; returns its generations without repeated timings of the baseline."""
+    """Writes a batch to disk; returns its new generations, without repeated timings of the
+    baseline.
+    """
     answers = cell_run.generations_by_repeat[repeat]
     if cell_run is not session.baseline:
         cell_run.store.append_generations(generations)

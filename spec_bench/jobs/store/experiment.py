@@ -222,7 +222,7 @@ class Experiment:
         head = self._read_index_header()
         indexed_cells = head.get("cells", {})
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
-        indexed_rows = json.loads(_strip_line_checksum(text.partition("\n")[2]) or "{}")
+        indexed_rows = json.loads(_strip_checksum_or_empty(text.partition("\n")[2]) or "{}")
         cells = self._stamp_cells(order)
         rows = {
             run_id: row
@@ -238,7 +238,9 @@ class Experiment:
         """Writes the records of ``run_ids``; ``unchanged_ids`` and cells without a folder keep
         their old records.
         """
-        previous = self._load_previous_records() if unchanged_ids else parquet.concat_records([])
+        previous = (
+            self._load_or_set_aside_records() if unchanged_ids else parquet.concat_records([])
+        )
         unchanged_ids = {*unchanged_ids}.intersection(previous.run_ids)
         runs = (
             files.get_run_folder(self._results, run_id)
@@ -262,7 +264,7 @@ class Experiment:
                     *(self.records, ", ".join(here[:3])),
                 )
                 return
-            previous = previous if unchanged_ids else self._load_previous_records()
+            previous = previous if unchanged_ids else self._load_or_set_aside_records()
         old = previous.select_cells([*unchanged_ids, *missing_ids])
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
@@ -278,7 +280,7 @@ class Experiment:
             return self.records.is_file()
         return False
 
-    def _load_previous_records(self) -> PackedRecords:
+    def _load_or_set_aside_records(self) -> PackedRecords:
         """Reads the file of records; sets it aside (logged) if it cannot be read."""
         try:
             exists = os.path.lexists(self.records)
@@ -306,7 +308,7 @@ class Experiment:
         """Reads the stamps of the tables' sources; {} if they are unknown."""
         try:
             with self._index.open(encoding="utf-8") as stream:
-                head = dict(json.loads(_strip_line_checksum(stream.readline())))
+                head = dict(json.loads(_strip_checksum_or_empty(stream.readline())))
         except (OSError, ValueError):
             return {}
         return head if head.get("code") == __version__ else {}
@@ -356,7 +358,7 @@ class Experiment:
             if current != name and current in stages:
                 stages[name] = stages[current]
         rows = self._build_rows(stages)
-        notes.sort(key=lambda note: (note.number, _list_first_cell_labels(rows, note.cells)))
+        notes.sort(key=lambda note: (note.number, _list_labels_of_first_cell(rows, note.cells)))
         in_order = {name: stages[name] for note in notes for name in note.cells}
         return in_order | stages, end_times, job_end_times, rows
 
@@ -372,8 +374,8 @@ class Experiment:
         return sorted(self._jobs_folder.glob("*.json"))
 
 
-def _list_first_cell_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
-    """Lists the labels of the first cell's row; [] if it has no row."""
+def _list_labels_of_first_cell(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
+    """Lists the labels of the first cell's row, a key to sort by; [] if it has no row."""
     row = rows.get(cells[0]) if cells else None
     return (
         [str(row.get(name, "")) for name in list_column_names_of_kind("identity", "setting")]
@@ -418,8 +420,8 @@ def _compute_line_checksum(text: str) -> str:
     return f"{crc32(text.encode()):08x}"
 
 
-def _strip_line_checksum(line: str) -> str:
-    """Verifies a line of the index and strips its checksum; "" if it is damaged."""
+def _strip_checksum_or_empty(line: str) -> str:
+    """Strips the checksum of a line of the index; "" if it does not fit the line."""
     check, _, text = line.removesuffix("\n").partition(" ")
     return text if check == _compute_line_checksum(text) else ""
 

@@ -38,7 +38,7 @@ from spec_bench.system.groups import group_by_key
 log = logging.getLogger(__name__)
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
 ModelDigests = Mapping[str, Mapping[str, str]]
-"""Digests of a cell's models by part and file, see ``Pair.read_model_digests``."""
+"""Digests of a cell's models by part and file, see ``JobSettings.read_model_and_code_digests``."""
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
 
@@ -107,7 +107,7 @@ class CellStore:
             log.warning(
                 "%s is %s: %s; the old one is now %s, and the cell is %s",
                 self.folder,
-                _name_owner(old_models, models),
+                _describe_code_or_model_change(old_models, models),
                 _describe_first_model_difference(old_models, models),
                 past.name,
                 then,
@@ -146,7 +146,7 @@ class CellStore:
             return is_same and _has_answers(self.folder)
         return False
 
-    def copy_answers(self, source: "CellStore") -> None:
+    def copy_answers_and_starts(self, source: "CellStore") -> None:
         """Copies another cell's generations and starts, as if this cell had been interrupted."""
         for repeat in source.load_repeats().values():
             self.append_generations(repeat.values())
@@ -213,9 +213,10 @@ class CellStore:
             self._set_aside(files.CELL, to_one_line(error.__cause__ or error, 200))
         return _group_by_repeat(lines)
 
-    def replace_categories(self, categories: Mapping[str, str]) -> bool:
-        """Sets the categories of the generations on disk by prompt id (the lock is held); returns
-        whether any has changed. If so, the cell's result is dropped and must be computed again.
+    def replace_categories_dropping_result(self, categories: Mapping[str, str]) -> bool:
+        """Replaces the categories of the generations on disk, by prompt id (the lock is held);
+        returns whether any has changed. If so, the cell's result is dropped and must be computed
+        again.
         """
         has_changed = False
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
@@ -356,8 +357,10 @@ def _has_answers(folder: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _name_owner(old_models: ModelDigests, new_models: ModelDigests) -> str:
-    """Describes the owner of a cell's folder: other models, or only other code of its parts."""
+def _describe_code_or_model_change(old_models: ModelDigests, new_models: ModelDigests) -> str:
+    """Describes whose a cell's folder is: of other code, if only the code of its parts has changed,
+    else another model's.
+    """
     code = cell_folder.CODE_PARTS
     parts = {*old_models, *new_models}.difference(code)
     is_code = all(old_models.get(part) == new_models.get(part) for part in parts)

@@ -24,29 +24,31 @@ from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.jobs.config.application import SweepConfigs
 from spec_bench.jobs.config.compose import parse_request
-from spec_bench.jobs.config.flags import LEAST, UNITS, USUAL
+from spec_bench.jobs.config.flags import MINIMA, UNITS, USUAL_VALUES
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     PairSettings,
     read_pair_sizes,
+    resolve_device_and_compile,
     resolve_dtype,
-    resolve_engine,
 )
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.power_sampler import query_gpus
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, because a launcher may overwrite ``VISIBLE``
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+OFFERED_VARIABLE = (
+    "SPEC_BENCH_DEVICES"  # the user's choice, because a launcher may overwrite ``VISIBLE_VARIABLE``
+)
 _POLL_S = 0.5
-_LOCAL = "LocalLauncher"  # submitit's launcher that starts all jobs at once
+_SUBMITIT_LOCAL = "LocalLauncher"  # submitit's launcher that starts all jobs at once
 
 
 def list_visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Lists the GPUs that this process may use: those named in the environment, else all."""
-    names = environment.get(OFFERED, environment.get(VISIBLE) or None)
+    names = environment.get(OFFERED_VARIABLE, environment.get(VISIBLE_VARIABLE) or None)
     if names is None:
         return [row[0] for row in _query_gpus("uuid")]  # driver and CUDA may count in other orders
     return [name.strip() for name in names.split(",") if name.strip()]
@@ -165,7 +167,7 @@ def count_gpus_for_weights(parameters: int, bytes_each: int, gpu_memory_gib: flo
 
 def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     """Counts the GPUs that a job needs: 0 on a CPU, 1 unless the target is spread over several."""
-    engine = resolve_engine(engine, pair.target)
+    engine = resolve_device_and_compile(engine, pair.target)
     if not engine.uses_cuda:
         return 0
     if pair.target_device_map is None:
@@ -189,9 +191,9 @@ def _count_gpus_of_largest_job(root: DictConfig, configs: SweepConfigs) -> int:
     return max((count_gpus_of_job(request.pair, request.engine) for request in requests), default=0)
 
 
-def describe_launch(config: DictConfig, jobs: int) -> str:
-    """Describes how a sweep of ``jobs`` jobs would be launched. Raises UsageError if a launcher's
-    number is too small.
+def describe_launch(config: DictConfig, job_count: int) -> str:
+    """Describes how a sweep of ``job_count`` jobs would be launched. Raises UsageError if a
+    launcher's number is too small.
     """
     name = config.hydra.runtime.choices["hydra/launcher"]
     launcher = config.hydra.launcher
@@ -202,14 +204,14 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
         **ray.get("init", {}),
         **ray.get("remote", {}),
     }.items():
-        if isinstance(value, int) and value < (minimum := LEAST.get(key, value)):
+        if isinstance(value, int) and value < (minimum := MINIMA.get(key, value)):
             raise UsageError(f"hydra.launcher.{key} must be >= {minimum}, got {value}")
         if key == "n_jobs" and value == -1:
             value = os.cpu_count()
-        if value and key != "ray" and key[0] != "_" and str(value) not in USUAL.get(key, ()):
+        if value and key != "ray" and key[0] != "_" and str(value) not in USUAL_VALUES.get(key, ()):
             texts.append(UNITS.get(key, f"{key} {{}}").format(value))
     manner = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "
-    return f"would run {jobs} job{'s' * (jobs != 1)} {manner}{', '.join(texts)}"
+    return f"would run {job_count} job{'s' * (job_count != 1)} {manner}{', '.join(texts)}"
 
 
 def register_launcher_resolvers(configs: SweepConfigs) -> None:
@@ -236,8 +238,8 @@ def export_gpu_environment() -> None:
     """Sets environment variables so that workers see the user's GPUs, in the driver's order."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # else workers get the lowest priority
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    if VISIBLE in os.environ:
-        os.environ.setdefault(OFFERED, os.environ[VISIBLE])
+    if VISIBLE_VARIABLE in os.environ:
+        os.environ.setdefault(OFFERED_VARIABLE, os.environ[VISIBLE_VARIABLE])
 
 
 def get_sweep_job_number() -> int | None:
@@ -251,13 +253,13 @@ def claim_gpus_of_local_worker(pair: PairSettings, engine: EngineSettings) -> No
     """Claims GPUs that no other worker uses, in a worker of a launcher that assigns none; sets
     ``CUDA_VISIBLE_DEVICES`` and does not wait.
     """
-    if not str(HydraConfig.get().launcher._target_).endswith(("JoblibLauncher", _LOCAL)):
+    if not str(HydraConfig.get().launcher._target_).endswith(("JoblibLauncher", _SUBMITIT_LOCAL)):
         return
-    kind, _, index = resolve_engine(engine, pair.target).device.partition(":")
+    kind, _, index = resolve_device_and_compile(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
         # The requested GPU; the visible GPUs must not change, or its number would change.
         names = list_visible_gpus()[int(index) :][:1]
         _claim.claim(names, 1, wait=False)
     elif kind == "cuda":
         devices = _claim.claim(list_visible_gpus(), count_gpus_of_job(pair, engine), wait=False)
-        os.environ[VISIBLE] = ",".join(devices)
+        os.environ[VISIBLE_VARIABLE] = ",".join(devices)

@@ -23,8 +23,8 @@ from spec_bench.jobs.config.pair import (
     EngineSettings,
     PairSettings,
     read_pair_sizes,
+    resolve_device_and_compile,
     resolve_dtype,
-    resolve_engine,
 )
 from spec_bench.jobs.config.served_cells import SERVER
 from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job, build_settings
@@ -45,11 +45,11 @@ from spec_bench.vocabulary.published import find_pair_spellings, read_all_publis
 
 State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
 _GIB = 2**30
-_COLUMNS = ("pair", "task", "decoder", "spec", "seed")
-_LABELS = (*_COLUMNS, "swept", "state")
+_FACT_COLUMNS = ("pair", "task", "decoder", "spec", "seed")
+_LABELS = (*_FACT_COLUMNS, "swept", "state")
 _MEMORY = "GiB (weights + caches + graphs)"
 _TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", _MEMORY, "GPUs", "fits")
-_OF_A_CELL = ("decoder", "spec", "tok/s", "device h")
+_TITLES_OF_ONE_CELL = ("decoder", "spec", "tok/s", "device h")
 _MAX_LINES = 60  # lines
 _WIDTH = 170
 _UNKNOWN = "unknown"
@@ -114,12 +114,12 @@ class Planner:
     def plan_all_stages(self, request: RunSettings) -> list[PlannedCell]:
         """Plans a job's cells, then those of a search's second stage; loads and decodes nothing."""
         # The machine that plans a sweep may lack the device that the sweep needs.
-        engine = resolve_engine(request.engine, request.pair.target)
+        engine = resolve_device_and_compile(request.engine, request.pair.target)
         shared_request = replace(request, seed=0, engine=replace(engine, device="cpu"))
         if (key := repr(shared_request)) not in self._settings_by_request:
             self._settings_by_request[key] = self._build_settings_or_skip_data(
                 shared_request
-            ).pin_revisions(fetch=False)
+            ).pin_revisions_and_stop_rule(fetch=False)
         shared_settings = self._settings_by_request[key]
         settings = replace(
             shared_settings,
@@ -161,26 +161,28 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
         longest = _estimate_longest_sequence(settings)
         memory = estimate_job_memory(pair, engine, longest, engine.batch_size)
         if engine.uses_cuda and engine.compile.startswith("static"):
-            memory = replace(memory, graph_bytes=_estimate_graph_bytes(settings, pair, longest))
+            memory = replace(
+                memory, graph_bytes=_estimate_total_graph_bytes(settings, pair, longest)
+            )
     cells = []
-    lines = _compare_pair_with_printed(settings.results_folder, settings.pair.name)
+    lines = _list_published_baseline_comparisons(settings.results_folder, settings.pair.name)
     for cell in settings.cells:
         store = CellStore(
-            settings.results_folder, settings.compute_run_id(cell), settings.user_code_digest
+            settings.results_folder, settings.compute_run_id(cell), settings.score_code_digest
         )
         count = remaining_count = prompts * repeats
         state: State = "unknown"
         if not settings.is_data_unread:
             state, remaining_count = read_cell_state(store, prompts, repeats)
             if state != "missing" and not store.has_no_other_models(
-                settings.read_model_digests(cell)
+                settings.read_model_and_code_digests(cell)
             ):
                 state = "missing"
                 remaining_count = count
         facts = settings.build_facts(cell)
         device = settings.device.partition(":")[0]
         rate = estimate_rate_from_measured_rows(
-            facts, device, _read_measured_rows(settings.results_folder)
+            facts, device, _read_rows_with_rates(settings.results_folder)
         )
         rate = rate or (_find_published_rate(facts) if device == "cuda" else None)
         hours = _estimate_hours(remaining_count, settings.max_new_tokens, rate, memory)
@@ -289,10 +291,10 @@ def estimate_job_memory(
     )
 
 
-def _estimate_graph_bytes(
+def _estimate_total_graph_bytes(
     settings: JobSettings, pair: PairSettings, slots_per_row: int | None
 ) -> int:
-    """Estimates the bytes of the graphs of all cells, which are recorded before a job decodes."""
+    """Estimates the total bytes of all cells' graphs, which are recorded before a job decodes."""
     from spec_bench.tree.base import GrownTree
 
     size = read_pair_sizes(pair)[0]
@@ -407,18 +409,18 @@ def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
 
 
 @cache
-def _compare_pair_with_printed(results: Path, pair: str) -> tuple[str, ...]:
-    """Compares a pair's measured plain decoding with papers' numbers, in lines; cached for all jobs
-    of a sweep.
+def _list_published_baseline_comparisons(results: Path, pair_name: str) -> tuple[str, ...]:
+    """Lists a line for each of a pair's measured rows of plain decoding that compares it with a
+    paper's numbers; cached for all jobs of a sweep.
     """
-    rows = (row for row in _read_measured_rows(results) if row["pair"] == pair)
+    rows = (row for row in _read_rows_with_rates(results) if row["pair"] == pair_name)
     return tuple(line for row in rows for line in iter_published_baseline_comparisons(row))
 
 
 @cache
-def _read_measured_rows(results: Path) -> list[dict[str, Any]]:
-    """Reads the rows with a rate from all CSVs in a results folder; cached for
-    all jobs of a sweep.
+def _read_rows_with_rates(results: Path) -> list[dict[str, Any]]:
+    """Reads the rows with a rate and a device from all CSVs in a results folder; cached for all
+    jobs of a sweep.
     """
     return [
         row | {"device": row["device"] if row["device"] in ("cpu", SERVER) else "cuda"}
@@ -443,7 +445,7 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
         if len({*texts}) == 1 < len(distinct_cells)
     }
     common = (f"{title} {text}" for title, text in common_texts.items() if text not in "-")
-    left_out = {*common_texts, *(_OF_A_CELL if len(rows) > _MAX_LINES else ())}
+    left_out = {*common_texts, *(_TITLES_OF_ONE_CELL if len(rows) > _MAX_LINES else ())}
     texts_by_title = {
         title: texts
         for title, texts in columns.items()
@@ -505,7 +507,7 @@ def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
             lines.append(f"{pair}: a size is unknown; a model that is not here is asked of the hub")
         if memory.fits is False:
             lines.append(
-                f"does not fit: {pair}: {_format_memory_parts(memory)} GiB on {memory.gpus} "
+                f"does not fit: {pair}: {_format_memory_without_unit(memory)} GiB on {memory.gpus} "
                 f"GPUs of together {(memory.capacity_bytes or 0) / _GIB:.0f} GiB; "
                 "pair.target_device_map=auto spreads the target"
             )
@@ -535,16 +537,18 @@ def _format_row(cell: PlannedCell) -> list[str]:
         None: _UNKNOWN if cell.memory.gpus != 0 else "-",
     }
     return [
-        *(str(getattr(cell.facts, name)) for name in _COLUMNS),
+        *(str(getattr(cell.facts, name)) for name in _FACT_COLUMNS),
         " ".join(
-            word.replace("'", "") for word in cell.words if word.partition("=")[0] not in _COLUMNS
+            word.replace("'", "")
+            for word in cell.words
+            if word.partition("=")[0] not in _FACT_COLUMNS
         ),
         cell.state,
         f"{cell.prompts_left} of {cell.prompts}",
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",
         "" if cell.rate is None else cell.rate.source,
         _UNKNOWN if cell.device_hours is None else _format_hours_without_unit(cell.device_hours),
-        _format_memory_parts(cell.memory),
+        _format_memory_without_unit(cell.memory),
         _UNKNOWN if cell.memory.gpus is None else str(cell.memory.gpus or "-"),
         fits[cell.memory.fits],
     ]
@@ -554,17 +558,19 @@ def _format_hours_without_unit(hours: float) -> str:
     return f"{hours:.2f}" if hours >= 0.005 or hours == 0 else "<0.01"
 
 
-def _format_memory_parts(memory: MemoryEstimate) -> str:
+def _format_memory_without_unit(memory: MemoryEstimate) -> str:
     """Formats GiB as ``weights + caches + graphs``; the word ``caches`` if
     their size is unknown.
     """
     if memory.weights_bytes is None:
         return _UNKNOWN
-    caches = "caches" if memory.cache_bytes is None else _format_gib(memory.cache_bytes)
-    graphs = f" + {_format_gib(memory.graph_bytes)}" if memory.graph_bytes else ""
-    return f"{_format_gib(memory.weights_bytes)} + {caches}{graphs}"
+    caches = (
+        "caches" if memory.cache_bytes is None else _format_gib_without_unit(memory.cache_bytes)
+    )
+    graphs = f" + {_format_gib_without_unit(memory.graph_bytes)}" if memory.graph_bytes else ""
+    return f"{_format_gib_without_unit(memory.weights_bytes)} + {caches}{graphs}"
 
 
-def _format_gib(count: int) -> str:
-    gib = count / _GIB
+def _format_gib_without_unit(byte_count: int) -> str:
+    gib = byte_count / _GIB
     return f"{gib:.1f}" if gib >= 1 else f"{gib:.3f}"

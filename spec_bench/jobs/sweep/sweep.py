@@ -53,9 +53,9 @@ from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
-_AGAIN = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # programs that restart a lost job
-_QUICK_S = 5.0
-_WRONG = 2  # the exit status of invalid settings
+_RESTARTED_BY = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # programs that restart a lost job
+_MAX_QUICK_S = 5.0
+_INVALID_SETTINGS_STATUS = 2  # the exit status of invalid settings
 
 
 class Sweep:
@@ -68,7 +68,7 @@ class Sweep:
         # submitit's folder (its jobs go on without this process); "" for other launchers
         self._submitit_folder = ""
         self._is_over = threading.Event()
-        self._slow_tables = set[Path]()  # tables that take longer than ``_QUICK_S`` to build
+        self._slow_tables = set[Path]()  # tables that take longer than ``_MAX_QUICK_S`` to build
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Pickles as None, because other processes have no sweep."""
@@ -115,18 +115,20 @@ class Sweep:
             with _errors_with_words(words):
                 job_cells = planner.plan_all_stages(settings)
             cells.append([replace(cell, words=tuple(words)) for cell in job_cells])
-        _hint_at_list_syntax(checked_words)
+        _print_list_syntax_hint(checked_words)
         launch_text = describe_launch(config, len(cells)) if plan_requests else ""
         if plan_requests:
             print_plan([cell for job in cells for cell in job])
-            note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
+            note = " (measured rates are this machine's, not the cluster's)" * (
+                target in _RESTARTED_BY
+            )
             print(f"{launch_text}\nthe longest job: {format_longest_job_minutes(cells)}{note}")
             return False
         sinks = {(request.results, request.name): request.sink for _, request in reversed(requests)}
         for key, job_words in jobs.items():
             notes = SweepNotes(Path(key[0]), key[1])
             self._notes_and_sinks[key] = notes, sinks[key]
-            notes.write_job_list(job_words, _AGAIN.get(target, ""))
+            notes.replace_job_list(job_words, _RESTARTED_BY.get(target, ""))
         if folder := launcher.get("submitit_folder"):
             self._submitit_folder = folder
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
@@ -135,21 +137,21 @@ class Sweep:
             threading.Thread(target=print_changed_counts, args=watch_arguments, daemon=True).start()
         return True
 
-    def rebuild_tables(self, experiment: Experiment) -> bool:
-        """Rebuilds the tables after a job that ran here, unless they are slow to build; returns
-        whether they were rebuilt.
+    def rebuild_tables_if_quick(self, experiment: Experiment) -> bool:
+        """Rebuilds the tables after a job that ran here, unless they are slow to build or another
+        process is rebuilding them; returns whether they were rebuilt.
         """
         began = time.monotonic()
         is_complete = experiment.csv not in self._slow_tables and experiment.rebuild_tables(
             wait_s=0
         )
-        if time.monotonic() - began > _QUICK_S:
+        if time.monotonic() - began > _MAX_QUICK_S:
             self._slow_tables.add(experiment.csv)
         return is_complete
 
-    def finish_experiments(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
-        """Rebuilds all tables and prints the jobs' outcomes; yields each experiment's results
-        folder, name and results.
+    def finish_and_print_experiments(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
+        """Rebuilds all tables, gives their rows to the sinks, and prints the jobs' outcomes; yields
+        each experiment's results folder, name and results.
         """
         self._is_over.set()
         with suppress(OSError):  # submitit also makes a folder of the unreplaced pattern
@@ -195,7 +197,7 @@ def _errors_with_words(words: Sequence[str]) -> Iterator[None]:
         yield
     except Exception as error:
         job_error = to_job_error(error, "nothing was decoded")
-        if job_error is None or job_error.status != _WRONG:
+        if job_error is None or job_error.status != _INVALID_SETTINGS_STATUS:
             raise
         raise UsageError(f"{job_error.message} (in {' '.join(words)})") from error
 
@@ -229,7 +231,7 @@ def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator
             logging.setLogRecordFactory(make_record)
 
 
-def _hint_at_list_syntax(words: Iterable[str]) -> None:
+def _print_list_syntax_hint(words: Iterable[str]) -> None:
     """Prints how to compare swept budgets or lengths in one job."""
     pairs = (word.partition("=")[::2] for word in words)
     values = group_by_key((group, value.strip("'\"")) for group, value in pairs if group in LISTS)

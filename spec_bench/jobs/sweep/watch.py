@@ -115,11 +115,11 @@ class SweepNotes:
         """Returns the path of a job's note, named by a hash of its choices."""
         return self._folder / f"{files.hash_json(sorted(words))}.json"
 
-    def write_job_list(
+    def replace_job_list(
         self, jobs: Sequence[tuple[int, Sequence[str]]], restarted_by: str = ""
     ) -> None:
-        """Writes the list of a sweep's jobs, with the program that restarts lost jobs (Slurm);
-        deletes notes of earlier sweeps if all of these are over.
+        """Replaces the list of jobs by a sweep's, with the program that restarts lost jobs (Slurm);
+        lists and notes of earlier sweeps are deleted if all of these are over.
         """
         if not any(job.wrote and job.state in OPEN for job in self.read_progress()):
             for path in self._folder.glob("*.json"):
@@ -174,7 +174,7 @@ class SweepNotes:
             path for pattern in patterns or _NOTES for path in sorted(folder.glob(pattern))
         ):
             try:
-                job_by_key |= {job.key or path.stem: job for job in self._read_note_file(path)}
+                job_by_key |= {job.key or path.stem: job for job in self._validate_note_file(path)}
             except (OSError, ValueError) as error:
                 unread = job_by_key.get(path.stem, WatchedJobSnapshot(0))
                 if path.match(SWEEPS):
@@ -201,8 +201,10 @@ class SweepNotes:
             watched_jobs.append(replace(job, done=done, tokens=tokens, wrote=wrote))
         return watched_jobs
 
-    def _read_note_file(self, path: Path) -> tuple[WatchedJobSnapshot, ...]:
-        """Reads a file of notes and validates every value. Raises ValueError or OSError."""
+    def _validate_note_file(self, path: Path) -> tuple[WatchedJobSnapshot, ...]:
+        """Validates every value of a file of notes and returns its jobs. Raises ValueError or
+        OSError.
+        """
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
         notes_adapter = adapter(tuple[WatchedJobSnapshot, ...])

@@ -62,17 +62,21 @@ class EnergyMetering:
             log.warning("rows without energy: %s", self._last_reading.note)
 
     @contextmanager
-    def metered_batch(self, decoder: AnyDecoder, repeats: Repeats) -> Iterator[Meter | None]:
+    def metered_batch(
+        self, decoder: AnyDecoder, earlier_generations: Repeats
+    ) -> Iterator[Meter | None]:
         """Meters a batch that a decoder decodes within the block; yields the meter for the decoder
-        to begin and end itself, or None. ``repeats`` has the cell's generations so far, from
-        earlier sessions too.
+        to begin and end itself, or None. ``earlier_generations`` are the cell's, from earlier
+        sessions too.
         """
         meter = self.meter
         if meter.name == "none" or not meter.whole:
             yield None if meter.name == "none" else self
             return
         before_s = sum(
-            e.prefill_s + e.decode_s for repeat in repeats.values() for e in repeat.values()
+            generation.prefill_s + generation.decode_s
+            for repeat in earlier_generations.values()
+            for generation in repeat.values()
         )
         meter.clock_s = self._seconds_by_decoder.setdefault(id(decoder), before_s)
         self.begin()

@@ -65,14 +65,14 @@ class JobPrompts:
             room = None if context is None else context - max_tokens
 
         def measure(cut_example: Example) -> int:
-            return _measure_needed_prompt_room(
+            return _count_longest_prompt_tokens(
                 _encode_example(settings, tokenizer, cut_example), max_tokens
             )
 
         for example in settings.examples:
             try:
                 requests = _encode_example(settings, tokenizer, example)
-                longest = _measure_needed_prompt_room(requests, max_tokens)
+                longest = _count_longest_prompt_tokens(requests, max_tokens)
                 if isinstance(task, Task) and room is not None and longest > room:
                     if task.overlong == "skip":
                         skipped_count += 1
@@ -108,10 +108,10 @@ class JobPrompts:
             )
         examples = tuple(example for example, _ in example_requests)
         prompts = cls(task, tokenizer, examples, all_requests, cut_count, skipped_count, failures)
-        prompts.log_description(settings)
+        prompts.log_data_sampling_and_warnings(settings)
         return prompts
 
-    def log_description(self, settings: JobSettings) -> None:
+    def log_data_sampling_and_warnings(self, settings: JobSettings) -> None:
         """Logs data, ends, template and sampling, and warns about the prompts."""
         name = self.task.name
         if self.error_by_prompt_id:
@@ -135,7 +135,7 @@ class JobPrompts:
         self.warn_of_special_tokens_in_texts()
         sampling = describe_sampling(vars(settings.sampling))
         summary = (
-            f"{self.describe_data_and_template(settings.pair)}; {sampling}, at most "
+            f"{self.describe_data_ends_and_template(settings.pair)}; {sampling}, at most "
             f"{max_tokens} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
         )
         log.info("%s", summary)
@@ -143,12 +143,12 @@ class JobPrompts:
             print(summary, file=sys.stderr)
         if isinstance(self.task, Task):
             warn_of_heads_for_other_prompts(settings, plain)
-        if self.turn_count_without_fixed_answer:
+        if self.unasked_turn_count:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
                 "task.answers, or task.later_turns=own continues each decoder's own",
                 name,
-                self.turn_count_without_fixed_answer,
+                self.unasked_turn_count,
             )
 
     def warn_of_special_tokens_in_texts(self) -> None:
@@ -176,7 +176,7 @@ class JobPrompts:
                 ", ".join(found_tokens),
             )
 
-    def describe_data_and_template(self, pair: Pair) -> str:
+    def describe_data_ends_and_template(self, pair: Pair) -> str:
         """Describes the data, the ends of answers and the chat template in one line."""
         task = self.task
         ends = ", ".join(task.make_stop_criteria(self.tokenizer).end_names) or "none"
@@ -203,12 +203,12 @@ class JobPrompts:
         }
 
     @property
-    def prompt_count(self) -> int:
-        """Number of prompts, with those that cannot be decoded."""
+    def prompt_count_with_failed(self) -> int:
+        """Number of prompts, with those that cannot be encoded or do not fit."""
         return len(self.requests) + len(self.error_by_prompt_id)
 
     @property
-    def turn_count_without_fixed_answer(self) -> int:
+    def unasked_turn_count(self) -> int:
         """Number of turns that are left out because there is no fixed answer to continue."""
         has_fixed_answers = self.task.later_turns == "fixed"
         return (
@@ -272,7 +272,7 @@ class JobPrompts:
                     - generations.keys()
                 ):
                     raise PromptError(request.prompt_id, f": {min(missing_ids)!r} has no answer")
-                answers = self.decode_texts(
+                answers = self.decode_scored_texts(
                     generations[prompt_id]
                     for prompt_id in list_asked_prompt_ids(self.task, example)[:turn]
                 )
@@ -281,8 +281,8 @@ class JobPrompts:
             resolved_requests.append(request)
         return resolved_requests
 
-    def decode_texts(self, generations: Iterable[Generation]) -> dict[str, str]:
-        """Decodes the answers' texts by prompt id, for scores only; counts are of token ids."""
+    def decode_scored_texts(self, generations: Iterable[Generation]) -> dict[str, str]:
+        """Decodes the scored part of the answers' texts by prompt id; counts are of token ids."""
         return {
             generation.prompt_id: self.task.extract_scored_text(
                 decode_without_end_token(self.tokenizer, generation.tokens)
@@ -332,8 +332,8 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
     return requests
 
 
-def _measure_needed_prompt_room(requests: Sequence[Request], limit: int) -> int:
-    """Returns the number of tokens that the longest prompt needs, if each answer takes ``limit``
+def _count_longest_prompt_tokens(requests: Sequence[Request], limit: int) -> int:
+    """Counts the tokens that the longest prompt needs, if each answer takes ``limit``
     tokens; a request with a lower limit needs that much less.
     """
     return max(
