@@ -3,15 +3,18 @@
 import importlib.metadata
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from scripts.check import mutants
+from scripts.check import mutants, recount
+from spec_bench.records import parquet
 from tests.said import naming
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +63,31 @@ def test_damages_dying_writers_full_disks_and_clocks_cost_nothing_that_was_measu
     command = [sys.executable, str(ROOT / "scripts/check/faults.py"), *few]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_interval_of_an_earlier_version_is_made_again_and_a_number_is_not(tmp_path, capsys):
+    kept = ROOT / "results" / "embedded" / "mcsd-acceptance"
+    for name in ("results.csv", "records.parquet"):
+        shutil.copy(kept / name, tmp_path)
+    table = tmp_path / "results.csv"
+    rows = pd.read_csv(table, dtype=str, keep_default_na=False)
+    rows = rows.iloc[[0, 3, 7]].reset_index(drop=True)
+    today = rows.copy()
+    rows.loc[1, "block_efficiency_low"] = "1.9"
+    rows.loc[2, "token_rate"] = "1000.0"
+    rows.to_csv(table, index=False)
+    assert recount.main([str(tmp_path), "--write"]) == 1
+    said = capsys.readouterr().out
+    assert "block_efficiency_low is" in said and "token_rate is" in said
+    assert "1 numbers differ, 1 ends (now written)" in said
+    written = pd.read_csv(table, dtype=str, keep_default_na=False)
+    assert written.loc[1].equals(today.loc[1]) and written.loc[2, "token_rate"] == "1000.0"
+    parquet.require_unaltered_tables(tmp_path / "records.parquet")
+
+
+@pytest.mark.slow
+def test_the_numbers_and_intervals_in_git_are_those_that_todays_code_makes_of_their_records(capsys):
+    assert recount.main([str(ROOT / "results")]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.slow
