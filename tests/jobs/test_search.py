@@ -11,6 +11,7 @@ from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import (
+    build_confirmation_job,
     reserve_confirmation_prompts,
     select_best_ids_of_each_decoder,
 )
@@ -77,6 +78,19 @@ def test_the_best_are_decoded_again_as_planned_on_prompts_that_the_search_did_no
     assert main(monkeypatch, *asked) == 0
     said = capsys.readouterr().out
     assert "9 cells: 9 complete" in said and "best 1 of" not in said
+
+
+@pytest.mark.parametrize(("by", "is_said"), [("speedup", True), ("block_efficiency", False)])
+def test_a_choice_by_rates_that_were_disturbed_is_said_and_one_by_counts_is_not(
+    family, tmp_path, caplog, by, is_said
+):
+    asked = overrides(family, tmp_path, CELLS, "prompts=2", f"confirm={{prompts: 2, by: {by}}}")
+    settings = build_unpinned_settings(compose_config(asked))
+    names = [settings.compute_run_id(cell) for cell in settings.cells]
+    rows = [result(name, {by: 1.5}, decoder="sd", spec="1") for name in names]
+    busy = Reason("speedup", "disturbed: threads waited for a core")
+    build_confirmation_job(settings, [*rows[:-1], replace(rows[-1], reasons=(busy,))])
+    assert ("1 of 6 cells stalled or were disturbed, such as sd 1" in caplog.text) == is_said
 
 
 def test_a_cell_measured_before_is_a_row_of_the_search_too(run_job, tmp_path):

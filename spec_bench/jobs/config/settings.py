@@ -35,7 +35,15 @@ from spec_bench.metrics import digest_user_code, needs_references, refuse_shared
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.cell_folder import CODE_PARTS
 from spec_bench.records.sampling import MAX_NEW_TOKENS, SamplingSettings, merge_sampling
-from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
+from spec_bench.records.types import (
+    ENGINE,
+    CellFacts,
+    CellResult,
+    SqlReference,
+    Stage,
+    explain_timing_doubt,
+    format_reasons,
+)
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.code_digests import read_code_digests
 from spec_bench.system.errors import UsageError
@@ -482,6 +490,24 @@ def compute_rank_key(result: CellResult, column: str) -> float:
     return value if columns.get_column(column).better == "down" else -value
 
 
+def _warn_of_doubtful_ranks(results: Sequence[CellResult], column: str) -> None:
+    """Warns if cells were ranked by speeds or energies of which some are stalled or disturbed."""
+    doubtful_names = [
+        f"{result.facts.decoder} {result.facts.spec}"
+        for result in results
+        if explain_timing_doubt(format_reasons(result.reasons))
+    ]
+    if doubtful_names and columns.get_column(column).kind in ("time", "energy"):
+        log.warning(
+            "%d of %d cells stalled or were disturbed, such as %s: by %s a better one may be "
+            "missing among those to confirm",
+            len(doubtful_names),
+            len(results),
+            doubtful_names[0],
+            column,
+        )
+
+
 def build_confirmation_job(
     settings: JobSettings, results: Sequence[CellResult]
 ) -> JobSettings | None:
@@ -495,6 +521,7 @@ def build_confirmation_job(
     if not best_ids:
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None
+    _warn_of_doubtful_ranks(results, confirm.by)
     cells = [c for c in settings.cells if settings.compute_run_id(c) in best_ids]
     best_cells = (settings.cells[0], *cells)
     return replace(
