@@ -190,16 +190,16 @@ class Stream(Iterator[Step]):
         with torch.inference_mode():
             clock = BatchClock(decoder.read_synchronised_clock_s, decoder.take_forward_s)
             rows: list[Any] = decoder.prefill_requests([self._request], self._seed)
-            clock.share_prefill_time(rows)
+            clock.share_prefill_wall_time(rows)
         (row,) = rows
         yielded_count = 0
         delivered_count = 0
         yielded_s = 0.0
         while row.finish is None:
             with torch.inference_mode():
-                clock.start()
+                clock.start_decoding()
                 decoder.step(rows)
-                clock.share_step_time(rows)
+                clock.share_step_wall_time(rows)
                 clock.pause_decoding()
             row_tokens = sum(step.delivered for step in row.steps)
             if row.finish is None and len(row.answer) < row_tokens:

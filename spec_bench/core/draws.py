@@ -183,7 +183,7 @@ class SeededSource(FormerMembers):
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
         # generators' positions before and after the first number of ``prepare_positions``
-        self._before: list[tuple[Any, Any]] = []
+        self._rewind_positions: list[tuple[Any, Any]] = []
         self.choose: Choice = inverse_cdf
 
     def _draw_uniforms(self, *shape: int) -> Tensor:
@@ -223,7 +223,7 @@ class SeededSource(FormerMembers):
         positions = [_read_generator_position(generator) for generator in self.generators]
         numbers = [self._draw_uniforms(1)]
         if count > 1:  # a single position is always used, so ``advance`` changes nothing
-            self._before = [
+            self._rewind_positions = [
                 *zip(positions, map(_read_generator_position, self.generators), strict=True)
             ]
         numbers += [self._draw_uniforms(1) for _ in range(count - 1)]
@@ -232,9 +232,9 @@ class SeededSource(FormerMembers):
     def advance(self, emitted: Sequence[int]) -> None:
         for generator, (start, second), count in zip(
             self.generators,
-            self._before,
+            self._rewind_positions,
             emitted,
-            strict=bool(self._before),
+            strict=bool(self._rewind_positions),
         ):
             if isinstance(start, int):
                 generator.set_offset(start + count * (second - start))
@@ -359,11 +359,11 @@ class PredrawnSource(SeededSource):
             merges = not positions
         counts = [count for count, _ in calls]
         for row, generator in zip(self.numbers, self.generators, strict=False):
-            for part, (_, looks_back) in zip(row.split(counts), calls, strict=True):
-                start = _read_generator_position(generator) if looks_back else None
+            for part, (_, may_rewind) in zip(row.split(counts), calls, strict=True):
+                start = _read_generator_position(generator) if may_rewind else None
                 part.uniform_(generator=generator)
-                if looks_back:
-                    self._before.append((start, _read_generator_position(generator)))
+                if may_rewind:
+                    self._rewind_positions.append((start, _read_generator_position(generator)))
 
     def _draw_uniforms(self, *shape: int) -> Tensor:
         start = self._used

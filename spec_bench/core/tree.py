@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -118,8 +118,8 @@ class VariableLevelShape(TreeShape):
         return self.size if self.depth > 1 else 1
 
     @cached_property
-    def node_depths(self) -> tuple[int, ...]:
-        """Each tree's own, ``Tree.depths``."""
+    def node_depths(self) -> NoReturn:
+        """Raises AssertionError: every tree has its own ``Tree.depths``."""
         raise AssertionError("every row's nodes have depths of their own")
 
     def level(self, level: int) -> slice:

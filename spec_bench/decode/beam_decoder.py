@@ -51,7 +51,7 @@ from spec_bench.decode.rows import require_distributions
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import prefill, run_under_ancestors
-from spec_bench.records.types import Lossless, Request, StepRecord
+from spec_bench.records.types import Lossless, Request, StepRecord, TokenCount
 
 
 class BeamForest:
@@ -70,45 +70,45 @@ class BeamForest:
         self.device = device
         self.width = plan.width
         self.widths = [row.width for row in rows]
-        self.inputs = max(self.widths)  # B
-        self._ragged = min(self.widths) < self.inputs
+        self.input_count = max(self.widths)  # B
+        self._ragged = min(self.widths) < self.input_count
         lengths = [len(row.trunk) for row in rows]
         sizes = [len(row.trie_tokens) for row in rows]
-        self._lengths = HostDeviceInts(lengths)
-        self._sizes = HostDeviceInts(sizes)
+        self._trunk_lengths = HostDeviceInts(lengths)
+        self._trie_sizes = HostDeviceInts(sizes)
         largest = max(sizes)
         columns = largest + plan.depth * plan.width
-        self._trie_seen = torch.zeros((len(rows), largest, columns), dtype=torch.bool)
-        for row, size, mask in zip(rows, sizes, self._trie_seen, strict=True):
+        self._trie_visible = torch.zeros((len(rows), largest, columns), dtype=torch.bool)
+        for row, size, mask in zip(rows, sizes, self._trie_visible, strict=True):
             mask[:size, :size] = row.compute_ancestor_mask()
         self._trie_tokens = HostDeviceInts(
             [[*r.trie_tokens, *[0] * (largest - len(r.trie_tokens))] for r in rows]
         )
-        self._behind = HostDeviceInts(map(sum, zip(lengths, sizes, strict=True)))
-        self._starts = HostDeviceInts(map(sub, self._behind, self.widths))
+        self._forest_starts = HostDeviceInts(map(sum, zip(lengths, sizes, strict=True)))
+        self._input_starts = HostDeviceInts(map(sub, self._forest_starts, self.widths))
         # A row with fewer beams repeats its first; a row's input beams have equal lengths.
-        self._inputs = HostDeviceInts(
+        self._input_nodes = HostDeviceInts(
             [
-                [size - width + (beam if beam < width else 0) for beam in range(self.inputs)]
+                [size - width + (beam if beam < width else 0) for beam in range(self.input_count)]
                 for size, width in zip(sizes, self.widths, strict=True)
             ]
         )
         depths = [row.compute_node_depths() for row in rows]
-        self._depth = HostDeviceInts(
+        self._input_positions = HostDeviceInts(
             [n + depth[-1] for n, depth in zip(lengths, depths, strict=True)]
         )
-        self._order, self._back = self._compute_node_order_and_inverse(plan.depth)
-        self._drafted = max(row.drafted_nodes for row in rows)
-        self._pending = self._build_draft_inputs(rows, depths) if plan.depth else []
+        self._target_order, self._logits_order = self._compute_node_order_and_inverse(plan.depth)
+        self._max_drafted = max(row.drafted_nodes for row in rows)
+        self._draft_inputs = self._build_draft_inputs(rows, depths) if plan.depth else []
         self.tokens: list[Tensor] = []  # of each layer, [R, D]
-        self._seen: list[Tensor] = []  # ancestor masks: of the input beams, then of each layer
+        self._visible: list[Tensor] = []  # ancestor masks: of the input beams, then of each layer
 
     def _compute_node_order_and_inverse(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
         """Computes the order of nodes in the target's pass, and the inverse order for its logits.
 
         The slots of a row hold its own input beams, then the forest, then fillers.
         """
-        inputs = self.inputs
+        inputs = self.input_count
         nodes = layers * self.width
         forest_slots = range(inputs, inputs + nodes)
         order = [[*range(w), *forest_slots, *[0] * (inputs - w)] for w in self.widths]
@@ -136,7 +136,7 @@ class BeamForest:
             for row, depth, row_nodes in zip(rows, depths, nodes, strict=True)
         ]
         starts = [len(row.trunk) + row.drafted_nodes for row in rows]
-        pairs = zip(rows, self._inputs, strict=True)
+        pairs = zip(rows, self._input_nodes, strict=True)
         inputs = [[node - row.drafted_nodes for node in row_nodes] for row, row_nodes in pairs]
         return [
             HostDeviceInts(nodes),
@@ -149,14 +149,22 @@ class BeamForest:
         """Copies the host's numbers and ``tensors`` to the device in one transfer; returns the
         copies of ``tensors``.
         """
-        numbers = [self._lengths, self._sizes, self._trie_tokens, self._behind, self._starts]
-        numbers += [self._inputs, self._depth, *self._pending]
+        numbers = [
+            self._trunk_lengths,
+            self._trie_sizes,
+            self._trie_tokens,
+            self._forest_starts,
+            self._input_starts,
+        ]
+        numbers += [self._input_nodes, self._input_positions, *self._draft_inputs]
         if self._ragged:
-            numbers += [self._order, self._back]
-        self._trie_seen, *copies = copy_to_device(numbers, self.device, [self._trie_seen, *tensors])
-        inputs = self._inputs.get_tensor(self.device)
+            numbers += [self._target_order, self._logits_order]
+        self._trie_visible, *copies = copy_to_device(
+            numbers, self.device, [self._trie_visible, *tensors]
+        )
+        inputs = self._input_nodes.get_tensor(self.device)
         self.input_tokens = _gather_positions(self._trie_tokens.get_tensor(self.device), inputs)
-        self._seen = [_gather_positions(self._trie_seen, inputs)]
+        self._visible = [_gather_positions(self._trie_visible, inputs)]
         return copies
 
     def add_layer(self, tokens: Tensor, parents: Tensor) -> None:
@@ -164,22 +172,22 @@ class BeamForest:
         indices into the layer before.
         """
         offset = len(self.tokens) * self.width
-        index = parents.unsqueeze(-1).expand(-1, -1, self._seen[-1].shape[-1])
+        index = parents.unsqueeze(-1).expand(-1, -1, self._visible[-1].shape[-1])
         layer = cached_constant(tuple(range(offset, offset + self.width)), self.device)
-        nodes = self._sizes.get_tensor(self.device).unsqueeze(1) + layer
-        mask = self._seen[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
+        nodes = self._trie_sizes.get_tensor(self.device).unsqueeze(1) + layer
+        mask = self._visible[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
         self.tokens.append(tokens)
-        self._seen.append(mask)
+        self._visible.append(mask)
 
     def run_pending_nodes(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the trie nodes that the draft has not run yet, the input beams among them; returns
         the logits after the input beams [R, B, V]. A row with fewer beams repeats its first.
         """
-        nodes, positions, starts, inputs = self._pending
+        nodes, positions, starts, inputs = self._draft_inputs
         index = nodes.get_tensor(self.device)
         tokens = _gather_positions(self._trie_tokens.get_tensor(self.device), index)
-        mask = _gather_positions(self._trie_seen, index)
-        mask = _resize_mask_columns(mask, self._drafted + index.shape[1])
+        mask = _gather_positions(self._trie_visible, index)
+        mask = _resize_mask_columns(mask, self._max_drafted + index.shape[1])
         logits = self._run_nodes(
             model, cache, starts, tokens, positions.get_tensor(self.device), mask
         )
@@ -188,10 +196,12 @@ class BeamForest:
     def run_newest_layer(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the draft over the newest layer; returns logits [R, D, V]."""
         layer = len(self.tokens)
-        starts = self._behind.plus((layer - 1) * self.width)
-        mask = self._seen[-1][..., : max(self._sizes) + layer * self.width]
+        starts = self._forest_starts.plus((layer - 1) * self.width)
+        mask = self._visible[-1][..., : max(self._trie_sizes) + layer * self.width]
         positions = (
-            (self._depth.get_tensor(self.device) + layer).unsqueeze(1).expand(-1, self.width)
+            (self._input_positions.get_tensor(self.device) + layer)
+            .unsqueeze(1)
+            .expand(-1, self.width)
         )
         return self._run_nodes(model, cache, starts, self.tokens[-1], positions, mask)
 
@@ -200,24 +210,24 @@ class BeamForest:
         target call. Returns logits [R, B + layers D, V].
         """
         tokens = torch.cat([self.input_tokens, *self.tokens], dim=1)
-        mask = torch.cat(self._seen, dim=1)
+        mask = torch.cat(self._visible, dim=1)
         layers = range(1, len(self.tokens) + 1)
-        levels = (0,) * self.inputs + tuple(n for n in layers for _ in range(self.width))
-        positions = self._depth.get_tensor(self.device).unsqueeze(1) + cached_constant(
+        levels = (0,) * self.input_count + tuple(n for n in layers for _ in range(self.width))
+        positions = self._input_positions.get_tensor(self.device).unsqueeze(1) + cached_constant(
             levels, self.device
         )
         if self._ragged:
-            order = self._order.get_tensor(self.device)
+            order = self._target_order.get_tensor(self.device)
             tokens, positions, mask = (
                 _gather_positions(part, order) for part in (tokens, positions, mask)
             )
         cached_count = max(
-            size - width for size, width in zip(self._sizes, self.widths, strict=True)
+            size - width for size, width in zip(self._trie_sizes, self.widths, strict=True)
         )
         mask = _resize_mask_columns(mask, cached_count + tokens.shape[1])
-        logits = self._run_nodes(model, cache, self._starts, tokens, positions, mask)
+        logits = self._run_nodes(model, cache, self._input_starts, tokens, positions, mask)
         return (
-            _gather_positions(logits, self._back.get_tensor(logits.device))
+            _gather_positions(logits, self._logits_order.get_tensor(logits.device))
             if self._ragged
             else logits
         )
@@ -229,7 +239,7 @@ class BeamForest:
         starts: HostDeviceInts,
         *inputs: Tensor,
     ) -> Tensor:
-        return run_under_ancestors(model, cache, self._lengths, starts, *inputs).logits
+        return run_under_ancestors(model, cache, self._trunk_lengths, starts, *inputs).logits
 
 
 def _gather_positions(values: Tensor, index: Tensor) -> Tensor:
@@ -296,7 +306,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             prefill(model, cache, index, row.trunk)
         return row
 
-    def step(self, active: Sequence[BeamRow]) -> int:
+    def step(self, active: Sequence[BeamRow]) -> TokenCount:
         draws = self.make_draws([row.generator for row in active])
         forest, parents, limit = self._begin_iteration(active)
         draft_layers = self._draft_layers(forest, parents, draws)
@@ -313,7 +323,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         outcomes = processes.broadcast_object(outcomes)
         for row, outcome in zip(active, outcomes, strict=True):
             require_distributions(row.request.prompt_id, *outcome.valid_logits)
-        return sum(self._commit_outcome(i, row, outcomes[i]) for i, row in enumerate(active))
+        for index, row in enumerate(active):
+            self._commit_outcome(index, row, outcomes[index])
+        return sum(outcome.layer for outcome in outcomes)
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
         row.moves.apply(self._caches, source)
@@ -344,7 +356,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         limit = torch.tensor([row.remaining_layers for row in active])
         moves = combine_moves([row.moves for row in active], len(self._caches))
         limit, *parents = forest.copy_inputs_to_device(
-            [limit, *pack_input_beams(active, forest.inputs), *moves]
+            [limit, *pack_input_beams(active, forest.input_count), *moves]
         )
         count = len(parents) - len(moves)
         for cache, slots in zip(self._caches, parents[count:], strict=False):
@@ -383,8 +395,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             forest.add_layer(parents.tokens, cells // log_q.shape[-1])
         return draft_layers
 
-    def _commit_outcome(self, index: int, row: BeamRow, outcome: BeamOutcome) -> int:
-        """Updates a row with its output beams; returns the number of layers it grew by."""
+    def _commit_outcome(self, index: int, row: BeamRow, outcome: BeamOutcome) -> None:
+        """Updates a row with its output beams, keeps their ancestors in the caches, and records."""
         size = len(row.trie_tokens)
         width = self.plan.width
         # the first node of each layer's parents
@@ -407,8 +419,10 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             index, row, CacheMoves(length, (kept_nodes, kept_nodes[: row.drafted_nodes]))
         )
         row.grow_trunk(bool(self.drafts))
-        counts = outcome.accepted_layers, outcome.layer, outcome.widths
-        row.steps.append(StepRecord(self.nodes, self.depth, *counts))
+        row.steps.append(
+            StepRecord(
+                self.nodes, self.depth, outcome.accepted_layers, outcome.layer, outcome.widths
+            )
+        )
         if all(beam.stopped for beam in row.beams) or row.remaining_layers == 0:
             row.end_with_best_beam(self.plan.length_penalty)
-        return outcome.layer

@@ -23,7 +23,7 @@ from spec_bench.decode.beam_step import (
     CacheMoves,
 )
 from spec_bench.decode.rows import require_distributions
-from spec_bench.records.types import StepRecord
+from spec_bench.records.types import StepRecord, TokenCount
 
 
 @dataclass
@@ -40,7 +40,7 @@ class BeamSearch(BeamDecoder):
 
     row_type: ClassVar[type[BeamRow]] = SearchRow
 
-    def step(self, active: Sequence[BeamRow]) -> int:
+    def step(self, active: Sequence[BeamRow]) -> TokenCount:
         forest, parents, _ = self._begin_iteration(active)
         logits = forest.run_on_target(self.target, self._caches[0])
         log_p = raw_next_log_probs(
@@ -90,7 +90,7 @@ class BeamSearch(BeamDecoder):
                 tokens = (*row.get_generated_tokens(parent), token)
                 score = beam.score(self.plan.length_penalty)
                 pool.append((score, likelihood, tokens))
-        pool.sort(key=lambda is_final: -is_final[0])
+        pool.sort(key=lambda answer: -answer[0])
         del pool[width:]
         active = [beam for beam in active if beam.log_likelihood > -torch.inf][:width]
         if active:

@@ -217,13 +217,13 @@ class BeamRow(AnswerRow):
         beam = self.beams[best]
         self.end_with_answer(self.get_generated_tokens(best)[: beam.length], beam.log_likelihood)
 
-    def end_with_answer(self, answer: Sequence[int], log_likelihood: float) -> None:
-        """Ends the row with an answer, cut at its first stop, and limits the steps' delivered
+    def end_with_answer(self, uncut_answer: Sequence[int], log_likelihood: float) -> None:
+        """Ends the row with the answer up to its first stop, and limits the steps' delivered
         tokens to the answer's.
         """
-        end = self.request.find_end(answer)
-        self.answer = tuple(answer[:end])
-        self.log_likelihood = log_likelihood if len(self.answer) == len(answer) else None
+        end = self.request.find_end(uncut_answer)
+        self.answer = tuple(uncut_answer[:end])
+        self.log_likelihood = log_likelihood if len(self.answer) == len(uncut_answer) else None
         self.finish = "length" if end is None else "stop"
         remaining_tokens = len(self.answer)
         for place, step in enumerate(self.steps):
@@ -339,7 +339,7 @@ class BeamOutcome:
     valid_logits: tuple[bool, bool] = (True, True)
 
 
-_FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output beam
+_FIELDS = ("cells", "present", "likelihood", "length", "stopped")  # of an output beam
 
 
 class JudgedLayer(NamedTuple):
@@ -413,7 +413,7 @@ def verify_forest(
     trials = draws.trials(depth * width)
     active = torch.ones(rows, dtype=torch.bool, device=logits.device)
     final_layer = torch.zeros_like(layer_limits)  # where each row's verification ended
-    full = torch.zeros_like(layer_limits)  # number of layers that reached their width
+    full_layers = torch.zeros_like(layer_limits)  # number of layers that reached their width
     beams = logits.new_zeros((rows, len(_FIELDS), 2 * width), dtype=torch.float64)
     layer_widths = [torch.full((rows,), width, device=active.device)]
     for layer in range(depth + 1):
@@ -442,7 +442,7 @@ def verify_forest(
         candidates = torch.stack([field.double() for field in fields], dim=1)
         beams = torch.where(ends[:, None, None], candidates, beams)
         final_layer = torch.where(ends, layer + 1, final_layer)
-        full = full + (active & (missing_count == 0))
+        full_layers = full_layers + (active & (missing_count == 0))
         active = active & ~ends
         if layer < depth:
             parents = parents.children(cells, log_p)
@@ -451,13 +451,13 @@ def verify_forest(
     valid_logits = [is_distribution(logits).all(dim=1), *draft_layers.valid_logits]
     widths = torch.stack(layer_widths[1:], 1)
     return _copy_outcomes_to_host(
-        final_layer, full, widths, beams, draft_layers, vocab, valid_logits
+        final_layer, full_layers, widths, beams, draft_layers, vocab, valid_logits
     )
 
 
 def _copy_outcomes_to_host(
     final_layer: Tensor,
-    full: Tensor,
+    full_layers: Tensor,
     widths: Tensor,
     beams: Tensor,
     draft_layers: DraftedLayers,
@@ -467,7 +467,7 @@ def _copy_outcomes_to_host(
     """Copies all that the host needs in one float64 transfer, and unpacks it by row."""
     depth = len(draft_layers.cells)
     places = beams.shape[2]
-    parts = [final_layer.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]
+    parts = [final_layer.unsqueeze(1), full_layers.unsqueeze(1), widths, beams.flatten(1)]
     parts += [*draft_layers.cells, torch.stack(list(valid_logits), dim=1)]
     sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth)]
     sizes.append(len(valid_logits))

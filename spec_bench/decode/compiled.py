@@ -64,10 +64,10 @@ class CompiledIteration:
                     graph, fullgraph=True, dynamic=False, options=options
                 )
                 self._mask = None
-            path, message = self._function(*tensors)
+            path, packed_verdicts = self._function(*tensors)
         finally:
             CompiledIteration.running = None
-        result: IterationResult = self._result._replace(path=path, packed_verdicts=message)
+        result: IterationResult = self._result._replace(path=path, packed_verdicts=packed_verdicts)
         return result
 
     def _trace(self, numbers: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:

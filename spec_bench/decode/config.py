@@ -46,8 +46,8 @@ from spec_bench.vocabulary.spec import parse_tree_spec
 
 def are_compatible(drafter: type[Drafter], policy: type[Policy]) -> bool:
     """Returns whether a drafter works with a tree policy."""
-    welcome = drafter.policies is None or policy.name in drafter.policies
-    return welcome and (policy.drafters is None or drafter.kind in policy.drafters)
+    drafter_allows_policy = drafter.policies is None or policy.name in drafter.policies
+    return drafter_allows_policy and (policy.drafters is None or drafter.kind in policy.drafters)
 
 
 def can_verify(verifier: type[Verifier], policy: type[Policy]) -> bool:
@@ -212,18 +212,21 @@ class DecoderConfig:
             penalty = self.verifier.length_penalty
             plan = BeamPlan(tree.width)
             if self.drafts:
-                drafting = tree.width, tree.depth, tree.threshold, tree.least
-                plan = BeamPlan(*drafting, self.verifier.one_cache)
+                plan = BeamPlan(
+                    tree.width, tree.depth, tree.threshold, tree.least, self.verifier.one_cache
+                )
             plan = replace(plan, length_penalty=penalty)
             mark = self.verifier.mark
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
         assert isinstance(self.tree, GrownTree)
         if isinstance(self.verifier, TransformersDecoding):
-            aid = make_assistance(self.drafter, self.tree, self.verifier, models)
+            assistance = make_assistance(self.drafter, self.tree, self.verifier, models)
             calls = self.drafter.count_draft_calls(self.tree.shape.depth)
             mark = self.verifier.mark
             module = require_transformers_module(self.error_prefix, target)
-            return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
+            return GenerateDecoder(
+                self.name, module, models, assistance, settings, rows, mark, calls
+            )
         assert isinstance(self.verifier, TreeVerifier)
         checked_heads = self._select_heads(target, heads)
         tree = self.limit_tree_depth(self.drafter.find_max_depth(checked_heads))

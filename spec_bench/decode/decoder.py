@@ -37,7 +37,7 @@ from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import PathScorer, TreeScorer
-from spec_bench.records.types import Lossless, Request
+from spec_bench.records.types import Lossless, Request, TokenCount
 from spec_bench.tree.base import GrownTree, GrowthContext
 from spec_bench.verify.base import Walk
 from spec_bench.verify.walk import ScoredTree
@@ -278,10 +278,8 @@ class Decoder(DecodingLoop[Row]):
         self._scorer.prefill(index, row.tokens[:-1], partial(self.drafting.observe_prompt, index))
         return row
 
-    def step(self, active: Sequence[Row]) -> int:
-        """Runs one iteration over the active rows, in their order in the caches. Returns the number
-        of tokens emitted, over all rows.
-        """
+    def step(self, active: Sequence[Row]) -> TokenCount:
+        """Runs one iteration over the active rows, in their order in the caches."""
         committed = CommittedTokens(row.tokens for row in active)
         graph = self.recordings.find_graph(committed.lengths) if self.recordings else None
         ints = self._get_ints_to_copy(committed, graph is not None)
@@ -292,8 +290,8 @@ class Decoder(DecodingLoop[Row]):
             packed_verdicts = graph.replay(ints)
         else:
             copy_to_device(ints, self.target.device)
-            path, message, layout = self.run_iteration(committed, draws)
-            packed_verdicts = message.tolist()
+            path, device_verdicts, layout = self.run_iteration(committed, draws)
+            packed_verdicts = device_verdicts.tolist()
         self.iteration_counts.count(graph is not None)
         for row, packed_verdict in zip(active, packed_verdicts, strict=True):
             layout.require_distributions(row.request.prompt_id, packed_verdict)

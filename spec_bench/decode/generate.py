@@ -25,7 +25,7 @@ from spec_bench.engine.generate import (
 )
 from spec_bench.engine.mapped_model import VocabularyMappedModel
 from spec_bench.engine.model import LanguageModel
-from spec_bench.records.types import Finish, Generation, Lossless, Request, StepRecord
+from spec_bench.records.types import Finish, Generation, Lossless, Request, StepRecord, TokenCount
 from spec_bench.settings.fields import format_value
 from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import GrownTree, Policy
@@ -110,7 +110,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     def join(self, index: int, request: Request, seed: int) -> GeneratedRow:
         return GeneratedRow(request, derive_row_seed(seed, request.prompt_id), self.target)
 
-    def step(self, active: Sequence[GeneratedRow]) -> int:
+    def step(self, active: Sequence[GeneratedRow]) -> TokenCount:
         """Decodes the rows' whole answers."""
         requests = [row.request for row in active]
         result = run_generate(self.target, requests, self.settings, active[0].seed, self.assistance)
@@ -129,8 +129,8 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         self._forward_s = drafting_s + result.forward_s[0], verifying_s + result.forward_s[1]
         return sum(len(tokens) for tokens in result.answers)
 
-    def count_target_calls(self, active: Sequence[GeneratedRow]) -> int:
-        """Returns the number of target passes for the rows' whole answers."""
+    def sum_target_calls(self, active: Sequence[GeneratedRow]) -> int:
+        """Sums the target's passes for the rows' whole answers."""
         return sum(len(row.steps) for row in active)
 
     def move_row(self, row: GeneratedRow, source: int, target: int) -> None:

@@ -14,7 +14,15 @@ import torch
 
 from spec_bench.decode.rows import AnswerRow, BatchClock
 from spec_bench.engine.model import LanguageModel, wait_for_device
-from spec_bench.records.types import Generation, Lossless, Meter, Progress, PromptError, Request
+from spec_bench.records.types import (
+    Generation,
+    Lossless,
+    Meter,
+    Progress,
+    PromptError,
+    Request,
+    TokenCount,
+)
 
 
 @dataclass
@@ -90,7 +98,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         """Prefills an admitted request into row ``index`` of the caches."""
 
     @abstractmethod
-    def step(self, active: Sequence[RowType]) -> int:
+    def step(self, active: Sequence[RowType]) -> TokenCount:
         """Runs one iteration over the active rows; returns the number of tokens emitted."""
 
     @abstractmethod
@@ -100,8 +108,8 @@ class DecodingLoop(ABC, Generic[RowType]):
     def remember_for_drafting(self, answers: Sequence[Sequence[int]]) -> None:
         """Passes the answers to all earlier prompts to the drafter, in the prompts' order."""
 
-    def count_target_calls(self, active: Sequence[RowType]) -> int:
-        """Counts the target calls of these rows in the last step, one per row by default."""
+    def sum_target_calls(self, active: Sequence[RowType]) -> int:
+        """Sums the rows' target calls in the last step, one per row by default."""
         return len(active)
 
     def drop_finished_rows(self, active: list[RowType]) -> None:
@@ -148,21 +156,21 @@ class DecodingLoop(ABC, Generic[RowType]):
         rows = [self.join(index, r, seed) for index, r in enumerate(requests[: self.rows])]
         active = list(rows)
         queue = deque(requests[self.rows :])
-        clock.share_prefill_time(active)
+        clock.share_prefill_wall_time(active)
         if meter:
             meter.begin()
-        clock.start()
+        clock.start_decoding()
         while active:
             token_count = self.step(active)
-            clock.share_step_time(active)
+            clock.share_step_wall_time(active)
             if progress:
-                progress(self.count_target_calls(active), token_count)
+                progress(self.sum_target_calls(active), token_count)
             self.drop_finished_rows(active)
             while queue and len(active) < self.rows:
                 clock.pause_decoding()
                 rows.append(self.join(len(active), queue.popleft(), seed))
                 active.append(rows[-1])
-                clock.share_prefill_time(active[-1:])
+                clock.share_prefill_wall_time(active[-1:])
         clock.pause_decoding()
         if meter:
             meter.end()

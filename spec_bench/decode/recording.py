@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 ROWS = (1, 4, 16)  # row counts of graphs; more rows keep a GPU busy without graphs
 CANARY_TOKENS = 32  # tokens of a test answer
 CANARY_ANSWERS = 2  # least number of test answers per graph
-ALIKE = 0.5  # least tokens equal to eager ones, as a share of those equal with nudged numbers
-_CALLED = 1e-6  # relative tolerance of a log-likelihood between replay and call
-CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
+MIN_EQUAL_SHARE = 0.5  # least tokens equal to eager ones, per token equal with nudged numbers
+_CALL_TOLERANCE = 1e-6  # relative tolerance of a log-likelihood between replay and call
+MAX_CALLS_DEVIATION = 0.15  # share of target calls that rounding in a draft may cost or save
 
 
 def round_up_to_bucket(tokens: int) -> int:
@@ -88,7 +88,7 @@ class IterationGraph:
         drafting = decoder.drafting
         old_state = dict(vars(drafting))
         committed, ints = decoder.make_dummy_inputs(rows, tokens)
-        needs = {
+        drafting_inputs = {
             name: value
             for name, value in vars(drafting).items()
             if value is not old_state.get(name)
@@ -111,22 +111,22 @@ class IterationGraph:
         self.numbers = numbers
         result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
         self.layout: VerdictLayout = result.layout
-        self._message = torch.empty_like(result.packed_verdicts)
-        self._host_message = torch.empty(
+        self._packed_verdicts = torch.empty_like(result.packed_verdicts)
+        self._host_verdicts = torch.empty(
             result.packed_verdicts.shape, dtype=torch.float64, pin_memory=True
         )
 
         def iteration() -> None:
-            vars(drafting).update(needs)  # this graph's inputs, not those of the step before
+            vars(drafting).update(drafting_inputs)  # not those of the step before
             if compiled is None:
                 result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
             else:
                 result = compiled.iterate(committed, numbers)
             decoder.commit_accepted_paths(result.path, committed.lengths, (), result.layout)
-            self._message.copy_(result.packed_verdicts)
+            self._packed_verdicts.copy_(result.packed_verdicts)
 
         self._graph = target.recorder.record_graph(iteration)
-        self._copied = torch.cuda.Event()
+        self._copy_event = torch.cuda.Event()
         self._replay = self._graph.replay
         self._iteration = iteration
 
@@ -142,10 +142,10 @@ class IterationGraph:
             part[: len(numbers)] = torch.tensor(numbers)
         self._device_ints.copy_(self._host_ints, non_blocking=True)
         self._replay()
-        self._host_message.copy_(self._message, non_blocking=True)
-        self._copied.record(torch.cuda.current_stream(self._message.device))
-        self._copied.synchronize()
-        lines: list[list[float]] = self._host_message[: len(ints[0])].tolist()
+        self._host_verdicts.copy_(self._packed_verdicts, non_blocking=True)
+        self._copy_event.record(torch.cuda.current_stream(self._packed_verdicts.device))
+        self._copy_event.synchronize()
+        lines: list[list[float]] = self._host_verdicts[: len(ints[0])].tolist()
         return lines
 
 
@@ -163,7 +163,7 @@ class GraphCache:
         self._nudge = 0.0  # relative shift of random numbers, to find near ties
         # eager test answers
         self._eager_answers: dict[tuple[str, int, int], list[Generation]] = {}
-        self._split = decoder.target.split_from
+        self._split_from = decoder.target.split_from
         self._max_tokens = 0  # tokens of the longest sequence that the graphs were recorded for
 
     def is_long_enough_for(self, requests: Sequence[Request]) -> bool:
@@ -174,7 +174,7 @@ class GraphCache:
         """Records and checks the graphs that these requests need. No row may be decoding."""
         decoder = self._decoder
         self._max_tokens = longest = max_sequence_tokens(requests)
-        limit = min(self._max_prefix, longest, self._split or longest)
+        limit = min(self._max_prefix, longest, self._split_from or longest)
         shortest = min(len(request.prompt_ids) for request in requests)
         buckets = length_buckets(min(shortest, limit), limit)
         all_graphs: dict[tuple[int, int], IterationGraph] = {}
@@ -253,7 +253,7 @@ class GraphCache:
 
     def find_graph(self, lengths: HostDeviceInts) -> IterationGraph | None:
         """Returns the smallest graph for rows of these lengths; None if there is none."""
-        if self._split is not None and min(lengths) >= self._split:
+        if self._split_from is not None and min(lengths) >= self._split_from:
             return None  # attention over a long prefix is split, which no graph does
         usable = [
             (rows, bucket)
@@ -324,17 +324,17 @@ class GraphCache:
                 difference = _describe_token(actual, position)
                 return f"{difference}, an eager pass's {expected.tokens[position]}"
         equal = count_common_tokens(eager, replayed)
-        if equal < ALIKE * sum(len(expected.tokens) for expected in eager):
+        if equal < MIN_EQUAL_SHARE * sum(len(expected.tokens) for expected in eager):
             nudged_equal = min(
                 count_common_tokens(eager, self._decode_eagerly(requests, rows, sign))
                 for sign in (1, -1)
             )
-            if equal < ALIKE * nudged_equal:
+            if equal < MIN_EQUAL_SHARE * nudged_equal:
                 return (
                     f"answers part from eager passes' after {equal} tokens in all, with nudged "
                     f"numbers after {nudged_equal}"
                 )
-        if abs(replayed_calls - eager_calls) > CALLS_OFF * eager_calls:
+        if abs(replayed_calls - eager_calls) > MAX_CALLS_DEVIATION * eager_calls:
             return f"{replayed_calls} target calls, eagerly {eager_calls}"
         return ""
 
@@ -423,7 +423,7 @@ def _describe_replay_difference(expected: Generation, actual: Generation) -> str
     # Matrix products need not be bitwise reproducible.
     actual_value = actual.log_likelihood or 0.0
     expected_value = expected.log_likelihood or 0.0
-    if not isclose(actual_value, expected_value, rel_tol=_CALLED, abs_tol=_CALLED):
+    if not isclose(actual_value, expected_value, rel_tol=_CALL_TOLERANCE, abs_tol=_CALL_TOLERANCE):
         return f"log-likelihood is {actual_value:.9g}, {expected_value:.9g}"
     return ""
 

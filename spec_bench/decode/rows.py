@@ -16,8 +16,8 @@ def require_distributions(
     """Raises PromptError, with the prompt and the model, if the flag of the target or the draft
     says that its logits are no distribution.
     """
-    for role, lawful in (("target", target_is_valid), ("draft", draft_is_valid)):
-        if not lawful:
+    for role, is_valid in (("target", target_is_valid), ("draft", draft_is_valid)):
+        if not is_valid:
             raise PromptError(
                 prompt_id,
                 f": the {role}'s logits hold NaN, +inf or nothing but -inf, so there is no law to "
@@ -48,9 +48,17 @@ class AnswerRow(ABC):
     ) -> Generation:
         """Makes the finished record from this row's share of the batch's seconds."""
         assert self.finish is not None
-        outcome = self.request.prompt_id, self.answer, self.finish, tuple(self.steps)
-        seconds = prefill_s, decode_s, draft_s, target_s
-        return Generation(*outcome, *seconds, log_likelihood=self.log_likelihood)
+        return Generation(
+            self.request.prompt_id,
+            self.answer,
+            self.finish,
+            tuple(self.steps),
+            prefill_s,
+            decode_s,
+            draft_s,
+            target_s,
+            log_likelihood=self.log_likelihood,
+        )
 
 
 @dataclass
@@ -131,47 +139,47 @@ class BatchClock:
         self._now_s = now_s
         self._take_forward_s = take_forward_s
         self._rows: dict[int, _RowTimes] = {}
-        self._read_s = now_s()
+        self._last_reading_s = now_s()
         self._decode_s = self._draft_s = self._target_s = 0.0
-        self._since_s = self._read_s
+        self._decode_start_s = self._last_reading_s
 
-    def share_prefill_time(self, rows: Sequence[AnswerRow]) -> None:
+    def share_prefill_wall_time(self, rows: Sequence[AnswerRow]) -> None:
         """Divides the time since the last reading among newly prefilled rows."""
         now_s = self._now_s()
-        share_s = (now_s - self._read_s) / len(rows)
+        share_s = (now_s - self._last_reading_s) / len(rows)
         for row in rows:
-            self._rows[id(row)] = _RowTimes(self._read_s, share_s)
+            self._rows[id(row)] = _RowTimes(self._last_reading_s, share_s)
         self._take_forward_s()  # of the prefill: not part of decoding
-        self._read_s = self._since_s = now_s
+        self._last_reading_s = self._decode_start_s = now_s
 
-    def start(self) -> None:
-        """Starts timing decoding, after a meter was started."""
-        self._read_s = self._since_s = self._now_s()
+    def start_decoding(self) -> None:
+        """Starts timing decoding, once a meter runs."""
+        self._last_reading_s = self._decode_start_s = self._now_s()
 
-    def share_step_time(self, active: Sequence[AnswerRow]) -> None:
+    def share_step_wall_time(self, active: Sequence[AnswerRow]) -> None:
         """Divides an iteration's time among its rows, once their verdicts are on the host."""
         now_s = time.perf_counter()
-        share_s = (now_s - self._read_s) / len(active)
+        share_s = (now_s - self._last_reading_s) / len(active)
         for row in active:
             times = self._rows[id(row)]
             times.decode_s += share_s
             if row.finish is not None:
                 times.ended_s = now_s
-        self._read_s = now_s
+        self._last_reading_s = now_s
 
     def pause_decoding(self) -> None:
         """Stops timing decoding, for a prefill or at the end."""
-        self._read_s = self._now_s()
-        self._decode_s += self._read_s - self._since_s
+        self._last_reading_s = self._now_s()
+        self._decode_s += self._last_reading_s - self._decode_start_s
         draft_s, target_s = self._take_forward_s()
         self._draft_s += draft_s
         self._target_s += target_s
 
     def get_row_seconds(self, row: AnswerRow) -> tuple[float, float, float, float]:
         """Returns a row's (prefill, decode, draft, target) seconds, after ``pause_decoding``."""
-        read_s = sum(times.decode_s for times in self._rows.values())
+        shared_s = sum(times.decode_s for times in self._rows.values())
         times = self._rows[id(row)]
-        share = times.decode_s / read_s if read_s else 1 / len(self._rows)
+        share = times.decode_s / shared_s if shared_s else 1 / len(self._rows)
         totals = (self._decode_s, self._draft_s, self._target_s)
         return (times.prefill_s, *(share * total for total in totals))  # type: ignore[return-value]
 

@@ -118,6 +118,8 @@ class PromptError(UsageError):
 
 Progress = Callable[[int, int], None]
 """Called with the numbers of new target calls and tokens."""
+TokenCount = int
+"""A number of tokens that a step emitted."""
 
 
 class Meter(Protocol):

@@ -240,9 +240,9 @@ def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
     readings, passes = iter([0.0, 12.0, 12.0, 16.0]), iter([(5.0, 7.0), (1.0, 2.0)])
     clock = BatchClock(lambda: next(readings), lambda: next(passes))
     row = SimpleNamespace(finish="length")
-    clock.share_prefill_time([row])
-    clock.start()
-    clock.share_step_time([row])
+    clock.share_prefill_wall_time([row])
+    clock.start_decoding()
+    clock.share_step_wall_time([row])
     clock.pause_decoding()
     assert clock.get_row_seconds(row) == (12.0, 4.0, 1.0, 2.0)
 

@@ -428,7 +428,11 @@ def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():
 
 def test_a_graph_serves_rows_and_lengths_that_it_reaches():
     own = GraphCache.__new__(GraphCache)
-    own.graphs, own.min_bucket, own._split = {(1, 64): "a", (4, 64): "b", (4, 256): "c"}, 0, 200
+    own.graphs, own.min_bucket, own._split_from = (
+        {(1, 64): "a", (4, 64): "b", (4, 256): "c"},
+        0,
+        200,
+    )
     asked = ([10], [10, 64], [65], [1, 201], [1] * 5, [300], [200, 210])
     assert [own.find_graph(HostDeviceInts(each)) for each in asked] == [
         "a",
@@ -551,7 +555,9 @@ def test_a_plan_counts_what_graphs_keep(name, monkeypatch):
         decoder = prepared(built(name, 3, 1.0, "static", DEVICE), endless(3, 4))
         graphs = decoder.recordings.graphs
         kept = max(each.numbers.nbytes for each in graphs.values())
-        kept += sum(each._device_ints.nbytes + each._message.nbytes for each in graphs.values())
+        kept += sum(
+            each._device_ints.nbytes + each._packed_verdicts.nbytes for each in graphs.values()
+        )
     tokens = max(most for _, most in graphs)
     planned = estimate_decoder_graph_bytes(
         decoder.policy, decoder.settings, decoder.target.vocab_size, 3, tokens
