@@ -175,7 +175,7 @@ def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
             hydra = [read_recipe(each).get("hydra", {}) for each in item.recipes]
             params = [each.get("sweeper", {}).get("params", {}) for each in hydra]
             seeds = {str(each.get("seed", "0")) for each in params}
-            printed = any(row["plus_minus"] for row in paper.get_numbers(item.number))
+            printed = any(row["plus_minus"] for row in paper.get_numbers_or_places(item.number))
             assert (seeds == {"0,1,2"}) == printed, item.name
 
 

@@ -89,7 +89,7 @@ def greedy_rules(ask: ClaimQuery) -> Checks:
         yield from _rules(ask, given=lambda row: row["temperature"] == 0).ahead(
             "{left} as {right} in {metric}, greedy, the same trees, within 1%",
             left, right, "block_efficiency", same="spec", evidence=describe_gap_and_trees,
-            expect=lambda gap: gap.within_share(0.01),
+            expect=lambda gap: gap.within_share_of_left(0.01),
         )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def tree_attention(ask: ClaimQuery) -> Checks:
     both = ask.of("mcsd-ablation", paths_as_rows=True)
     text = "tree attention leaves {metric} as it is, within 5%"
     yield from both.ahead(
-        text, *sides, "block_efficiency", expect=lambda gap: gap.within_share(0.05), **same
+        text, *sides, "block_efficiency", expect=lambda gap: gap.within_share_of_left(0.05), **same
     )
     yield from both.ahead("tree attention raises the {metric}", *sides, "token_rate", **same)
 
@@ -209,7 +209,7 @@ def greedy_identities(ask: ClaimQuery) -> Checks:
     for left, right, same in (("mcsd", "sd", "depth"), ("mcsd_wor", "mcns", "spec")):
         yield from known.ahead(
             "{left} is {right} in {metric}, greedy, within 1%", left, right, "block_efficiency",
-            same=same, expect=lambda gap: gap.within_share(0.01),
+            same=same, expect=lambda gap: gap.within_share_of_left(0.01),
         )  # fmt: skip
 
 
@@ -284,9 +284,9 @@ def _mirrored(asked, left, right):
 def _step_by_step(found):
     said = [
         f"{right['spec']} to {left['spec']} {gap}"
-        for left, right in found.first_cell_pairs
+        for left, right in found.first_cells_of_sides
         if (gap := found.compute_single_difference(([left], [right])))
     ]
-    (_, first), (last, _) = found.first_cell_pairs[0], found.first_cell_pairs[-1]
+    (_, first), (last, _) = found.first_cells_of_sides[0], found.first_cells_of_sides[-1]
     whole = f"{first['spec']} to {last['spec']}: {found.gap}"
     return f"{whole}; step by step {', '.join(said)}"

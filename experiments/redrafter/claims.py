@@ -221,7 +221,8 @@ def wider_beams(ask: ClaimQuery) -> Checks:
         "redrafter", "redrafter", "block_efficiency", by=steps("width"), where=_warmth,
         evidence=lambda found: (
             f"{found.gap}, mean of {found.contrast_count} steps, "
-            f"{found.first_cell_pairs[0][1]['spec']} to {found.first_cell_pairs[-1][0]['spec']}"
+            f"{found.first_cells_of_sides[0][1]['spec']} to "
+            f"{found.first_cells_of_sides[-1][0]['spec']}"
             f"{found.describe_single_verdicts('so', 'the other way')}"
         ),
     )  # fmt: skip
@@ -249,7 +250,7 @@ def stable_over_lengths(ask: ClaimQuery) -> Checks:
     """
 
     def said(found):
-        longest, shortest = found.first_cell_pairs[0]
+        longest, shortest = found.first_cells_of_sides[0]
         lengths = f"{_along(shortest)} to {_along(longest)} tokens"
         mean = f"longest less shortest {found.gap}, mean of {found.contrast_count} widths"
         return f"{mean}; {lengths}; stable: within {0.1 * found.gap.left:.2f} (10%)"
@@ -260,7 +261,7 @@ def stable_over_lengths(ask: ClaimQuery) -> Checks:
     yield from _beams(ask, across="max_new_tokens").ahead(
         "block efficiency is stable over the length of answers",
         "redrafter", "redrafter", "block_efficiency", by=ends("max_new_tokens"), same="spec",
-        expect=lambda gap: gap.within_share(0.1), where=_task, evidence=said,
+        expect=lambda gap: gap.within_share_of_left(0.1), where=_task, evidence=said,
     )  # fmt: skip
 
 
@@ -297,8 +298,8 @@ def merging_changes_nothing(ask: ClaimQuery) -> Checks:
     """Beams merged in one row and as rows of the batch: as many tokens a call, fewer nodes."""
     yield from _merged(ask).ahead(
         "merging changes no block efficiency, greedy, beams {place}, within 1%",
-        *_ATTENTION, "block_efficiency", expect=lambda gap: gap.within_share(0.01), **_BATCHES,
-        evidence="{found}, mean of {n} batch sizes",
+        *_ATTENTION, "block_efficiency", expect=lambda gap: gap.within_share_of_left(0.01),
+        **_BATCHES, evidence="{found}, mean of {n} batch sizes",
     )  # fmt: skip
 
     def said(found):
@@ -398,7 +399,9 @@ def _merging(ask, text, metric):
 
 def _ends_of_batches(ask, text, along, metric, more, least=1, most=inf, expect=Difference.better):
     def said(found):
-        sizes = " against ".join(_written(row["batch_size"]) for row in found.first_cell_pairs[0])
+        sizes = " against ".join(
+            _written(row["batch_size"]) for row in found.first_cells_of_sides[0]
+        )
         return f"batch {sizes} {found.gap}; {more(found)}{_ROUNDS}, their spread in the interval"
 
     some = cells(batch_size=lambda size: least <= size <= most)
@@ -411,7 +414,7 @@ def _ends_of_batches(ask, text, along, metric, more, least=1, most=inf, expect=D
 
 def _rates(found):
     """The number at each batch size of the line that the contrast is an end of."""
-    line = found.get_line_key(found.first_cell_pairs[0][0])
+    line = found.get_line_key(found.first_cells_of_sides[0][0])
     members = found.group_by_line(found.ask.select_side(found.group, found.left))[line]
     rates = sorted((row["batch_size"], row[found.column]) for row in members)
     return f"tokens/s at {', '.join(f'{_written(size)}: {rate:.0f}' for size, rate in rates)}; "

@@ -120,8 +120,8 @@ def _draw_beams(panel, **look):
         capsize=2, caption="Right: median over target calls, bars from the 1st to the 99th "
         "percentile; dashed: nothing merged. The root is not counted.",
     )  # fmt: skip
-    panel.format_axes()
-    ticks = panel.list_values(panel.x)
+    panel.format_scales_and_ticks()
+    ticks = panel.list_values_in_file(panel.x)
     plot = panel.plot
     plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
     plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])

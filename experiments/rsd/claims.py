@@ -54,7 +54,7 @@ def trees_before_chains(ask: ClaimQuery) -> Checks:
             "{left} > {right} in {metric} at every draft length, best trees",
             left, "sd", ("block_efficiency", "mbsu"),
             by=best, same="draft_length", each="draft_length", judge=every(2),
-            evidence=lambda found: f"{found.places_text}{found.pick_method_text}",
+            evidence=lambda found: f"{found.gaps_by_place_text}{found.pick_method_text}",
         )  # fmt: skip
     yield from _lengths(ask).ahead(
         TO_CHAIN, "spectr", "sd", "block_efficiency", same="depth", pooled=True
@@ -69,7 +69,7 @@ def slow_trees(ask: ClaimQuery) -> Checks:
             left, "sd", "token_rate",
             by=best, same="draft_length", each="draft_length", judge=some,
             expect=Difference.below,
-            evidence=lambda found: f"{found.places_text}{found.pick_method_text}",
+            evidence=lambda found: f"{found.gaps_by_place_text}{found.pick_method_text}",
         )  # fmt: skip
 
 
@@ -103,7 +103,8 @@ def rates_fall_with_length(ask: ClaimQuery) -> Checks:
         cells(draft_length=5), cells(draft_length=2), "token_rate",
         by=best, same="decoder", each="decoder", judge=most, expect=Difference.below,
         evidence=lambda found: (
-            f"so for {found.win_count_text}: {found.places_text}{found.pick_method_text}"
+            f"so for {found.holding_place_count_text}: {found.gaps_by_place_text}"
+            f"{found.pick_method_text}"
         ),
     )  # fmt: skip
 
@@ -115,7 +116,8 @@ def most_budgets(ask: ClaimQuery) -> Checks:
         "rsd_s", ("rsd_c", "spectr", "sd"), ALL,
         by=best, same="target_budget", each="target_budget", judge=most,
         evidence=lambda found: (
-            f"ahead at {found.win_count_text} budgets: {found.places_text}{found.pick_method_text}"
+            f"ahead at {found.holding_place_count_text} budgets: {found.gaps_by_place_text}"
+            f"{found.pick_method_text}"
         ),
     )  # fmt: skip
 
@@ -185,7 +187,7 @@ def _correlation(claim, group, trees, left_out, records):
     found = compute_correlation_over_prompts(trees, "mbsu", "token_rate", records)
     if found is None:
         return
-    ends = found.ends and [tanh(end) for end in found.ends]
+    ends = found.ends_on_value_scale and [tanh(end) for end in found.ends_on_value_scale]
     how = f"(no interval: {found.no_interval_reason})"
     if ends and not records.printed:
         how = f"{format_ends(*ends, '.3f')}, interval over prompts"
@@ -217,7 +219,7 @@ def _chains(ask, largest, metrics, given):
         cells("sd", **low), cells("rsd_c", **low), metrics,
         by=best, same="target_budget", each="target_budget", judge=every(),
         evidence=lambda found: (
-            f"sd against rsd_c at budget {found.places_text}{found.pick_method_text}"
+            f"sd against rsd_c at budget {found.gaps_by_place_text}{found.pick_method_text}"
         ),
     )  # fmt: skip
 
@@ -240,6 +242,7 @@ def _at_budgets(ask, text, left, right, metrics, least):
         text, left, right, metrics,
         by=best, same="target_budget", each="target_budget", judge=every(least),
         evidence=lambda found: (
-            f"ahead at {found.win_count_text} budgets: {found.places_text}{found.pick_method_text}"
+            f"ahead at {found.holding_place_count_text} budgets: {found.gaps_by_place_text}"
+            f"{found.pick_method_text}"
         ),
     )  # fmt: skip

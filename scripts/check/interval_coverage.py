@@ -130,7 +130,11 @@ def _compared(
     def interval(columns: Array) -> Interval | None:
         table = columns.reshape(len(rows), -1, 1, columns.shape[-1])
         found = compute_mean_difference([contrast], table, metric, metric in RELATIVE)
-        return None if found is None else Interval(found.value, *(found.ends or (None, None)))
+        return (
+            None
+            if found is None
+            else Interval(found.value, *(found.ends_on_value_scale or (None, None)))
+        )
 
     return Quantity(title, inputs, interval, value, fewest)
 

@@ -70,7 +70,7 @@ class Drawn(RecordReader):
     def _find_block(self, rows: Sequence[Row]) -> None:
         """They are in no file."""
 
-    def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
+    def get_counts_by_seed_and_repeat(self, row: Row, name: str) -> dict[str, Counts] | None:
         """One seed's counts."""
         return (found := self._counts[str(row["run_id"])].get(name)) and {"0": found}
 
@@ -78,7 +78,7 @@ class Drawn(RecordReader):
         self, rows: Sequence[Row], name: str
     ) -> list[dict[str, Counts]] | None:
         """All were timed in turn."""
-        found = [self.get_counts_by_seed(row, name) for row in rows]
+        found = [self.get_counts_by_seed_and_repeat(row, name) for row in rows]
         known = [each for each in found if each is not None]
         return known if len(known) == len(found) else None
 

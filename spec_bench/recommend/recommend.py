@@ -383,7 +383,7 @@ class _CandidateRunner:
         numbers = {place: pd.Series({"": np.nan}) for place in candidate_indices}
         for place, row in zip(candidate_indices, map(result_to_row, results), strict=True):
             counts = self.counts.setdefault(place, {})
-            counts |= records.get_summed_counts(row, name) or {}
+            counts |= records.sum_counts_over_repeats(row, name) or {}
             if counts:
                 table = pd.DataFrame(counts)
                 table[""] = table.sum(axis=1)

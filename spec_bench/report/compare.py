@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from spec_bench.report.claims import select_evidence_rows
+from spec_bench.report.claims import drop_failed_simulated_screened
 from spec_bench.report.claims.ask import ClaimQuery, best, cells
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
@@ -58,7 +58,7 @@ def compare_two_cells(path: Path, cell_names: str, mixed_models: bool = False) -
     if len(requests) != 2:
         raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {cell_names!r}")
     side_read = read_comparison_side(path, mixed_models=mixed_models)
-    ask = ClaimQuery(select_evidence_rows(side_read.rows), side_read.records).of()
+    ask = ClaimQuery(drop_failed_simulated_screened(side_read.rows), side_read.records).of()
     first_cells, second = (
         cells(name, **({"spec": spec} if spec else {})) for name, _, spec in requests
     )

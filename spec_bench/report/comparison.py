@@ -93,7 +93,9 @@ class NumberChange:
     after: float | None  # on the second side
     is_relative: bool  # whether the change is a share of `before`
     shift: Interval | None = None  # the change with its interval; None where it is not judged
-    p_value: float | None = None  # of no change beyond the margin; ``judge_changes`` corrects it
+    p_value: float | None = (
+        None  # of no change beyond the margin; ``judge_and_sort_changes`` corrects it
+    )
     prompts: int = 0  # that both sides have
     why: str = ""  # why it is not judged, or no change is shown; ""
     is_identical: bool = False  # whether no prompt differs
@@ -213,14 +215,14 @@ def compare_results(
         after=str(after),
         alpha=alpha,
         margin=margin,
-        changes=judge_changes(changes, alpha),
+        changes=judge_and_sort_changes(changes, alpha),
         newly_failed=[(match.name, str(match.rows[1]["reason"])) for match in failures],
         one_sided_cells=[(side, names) for side, names in alone.items() if names],
         differing=list_different_settings(pairs, columns_both, sides),
     )
 
 
-def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberChange]:
+def judge_and_sort_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberChange]:
     """Gives verdicts, corrected together; sorts regressions first, and each verdict by p-value.
 
     Numbers that are the same on every prompt give no alarm and do not count as tests.
@@ -275,7 +277,7 @@ def read_comparison_side(
 
 def match_cells(
     sides: tuple[LoadedResults, LoadedResults], paths: tuple[Path, Path]
-) -> tuple[list[MatchedCell], dict[str, list[str]]]:
+) -> tuple[list[MatchedCell], dict[Literal["before", "after"], list[str]]]:
     """Lists the cells that both sides have, in the first one's order, and the names of those that
     one alone has, ``before`` and ``after``.
 
@@ -299,9 +301,10 @@ def match_cells(
         raise UsageError(
             f"{problem}; the first ones are {first_name!r} and {second_name!r}{advice}"
         )
-    lost_names = [names[key] for key in first if key not in second]
-    new_names = [names[key] for key in second if key not in first]
-    return pairs, {"before": lost_names, "after": new_names}
+    return pairs, {
+        "before": [names[key] for key in first if key not in second],
+        "after": [names[key] for key in second if key not in first],
+    }
 
 
 def _select_distinguishing_columns(*sides: pd.DataFrame) -> list[str]:
@@ -459,7 +462,7 @@ def _pair_counts(
     first_counts, second = (
         get_paired_timings(row, baselines, records)
         if is_speedup
-        else records.get_counts_by_seed(row, name)
+        else records.get_counts_by_seed_and_repeat(row, name)
         for row, baselines in zip(match.rows, match.baselines, strict=True)
     )
     if not first_counts or not second:

@@ -26,7 +26,7 @@ from spec_bench.report.data.rows import (
     get_remarks,
     get_timing_doubt,
     group_rows,
-    list_footnotes,
+    list_mark_meanings,
     read_results_file,
     refuse_or_separate_models,
     to_rows,
@@ -45,7 +45,7 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 _MAX_ROWS = 400  # rows of a task's table: a search has thousands
 
 
-def write_and_print_results_report(results: Path, folder: Path, mixed_models: bool = False) -> None:
+def write_report_and_print_answers(results: Path, folder: Path, mixed_models: bool = False) -> None:
     """Writes the table with the checks, draws the figure, prints the answers. Raises ValueError:
     there is no such file, it has no rows, or the records beside it were altered.
     """
@@ -163,7 +163,7 @@ def _format_footer(groups: Sequence[Group], results: Path) -> str:
     ]
     rows = pd.concat([group.rows for group in groups])
     facts += [
-        *list_footnotes(rows),
+        *list_mark_meanings(rows),
         *dict.fromkeys(describe_speed_caveats(to_rows(rows), ["speedup"])),
     ]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."

@@ -80,7 +80,7 @@ def read_offline_runs(folder: Path) -> list[CellResult]:
     return [*results.values()]
 
 
-def publish_wandb_report(options: Namespace) -> None:
+def publish_or_write_wandb_report(options: Namespace) -> None:
     """Publishes the report of a project's runs, of one task or ("") of all; or writes it where a
     file is given, as the JSON that W&B would be sent, without a network; or prints what offline
     runs hold. Raises ValueError: there is no account, the package for reports is not installed, or

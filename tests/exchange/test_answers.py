@@ -15,7 +15,7 @@ from spec_bench.report.comparison import compare_results
 from spec_bench.report.data.categories import (
     OTHERS,
     UNKNOWN,
-    compute_numbers_by_category,
+    compute_speedup_and_tau_by_category,
     group_prompts_by_category,
 )
 from spec_bench.report.data.counts import RecordReader
@@ -75,16 +75,16 @@ def test_what_we_write_and_read_back_has_the_same_numbers(ours):
     names = ("block_efficiency", "token_rate", "token_rate_end_to_end")
     for (one, two), name in product(zip(("ar", "sd"), back.run_id, strict=True), names):
         first, second = (
-            records.get_summed_counts({"run_id": one}, name),
-            again.get_summed_counts({"run_id": two}, name),
+            records.sum_counts_over_repeats({"run_id": one}, name),
+            again.sum_counts_over_repeats({"run_id": two}, name),
         )
         sums = [np.sum([*each.values()], axis=0) for each in (first, second)]
         assert sums[1] == pytest.approx(sums[0], rel=1e-12) and sums[0].all()
     (own,), (mine,) = group_rows(read_results_file(ours)), group_rows(back)
-    _, (_, first) = compute_numbers_by_category(
+    _, (_, first) = compute_speedup_and_tau_by_category(
         own, group_prompts_by_category(own, records), records
     )
-    _, (_, second) = compute_numbers_by_category(
+    _, (_, second) = compute_speedup_and_tau_by_category(
         mine, group_prompts_by_category(mine, again), again
     )
     for kind in ("multi-turn conversation", "translation", "rag"):
@@ -253,7 +253,7 @@ def numbers(results, column):
     (group,), records = group_rows(frame(*ROWS)), RecordReader(results)
     return {
         cell["decoder"]: {kind: each.value for kind, each in found[column].items()}
-        for cell, found in compute_numbers_by_category(
+        for cell, found in compute_speedup_and_tau_by_category(
             group, group_prompts_by_category(group, records), records
         )
     }
@@ -277,7 +277,7 @@ def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(re
             cells.append({**row(decoder, spec, **MT_BENCH, run_id=run), "seed": seed})
     records = RecordReader(results)
     (group,) = group_rows(pool_seeds(frame(*cells), records))
-    _, (_, chain) = compute_numbers_by_category(
+    _, (_, chain) = compute_speedup_and_tau_by_category(
         group, group_prompts_by_category(group, records), records
     )
     for column in ("speedup", "block_efficiency"):

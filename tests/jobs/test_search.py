@@ -242,7 +242,7 @@ class CountsOfSpeeds:
     def __init__(self, results):
         """Of no file."""
 
-    def get_summed_counts(self, row, name):
+    def sum_counts_over_repeats(self, row, name):
         assert name == "token_rate"
         prompts = (f"{row['run_id']} {place}" for place in range(int(row["prompts"])))
         return {prompt: (float(row[name]), 1.0) for prompt in prompts}

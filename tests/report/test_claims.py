@@ -11,7 +11,11 @@ import pytest
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.p_values import bonferroni_ends, p_value_above
 from spec_bench.records import cell_folder
-from spec_bench.report.claims import check_claims, check_general_claims, select_evidence_rows
+from spec_bench.report.claims import (
+    check_claims,
+    check_general_claims,
+    drop_failed_simulated_screened,
+)
 from spec_bench.report.claims.ask import ClaimQuery, cells
 from spec_bench.report.claims.contrast import (
     Difference,
@@ -96,14 +100,14 @@ def test_a_look_up_that_hit_on_no_or_one_prompt_is_not_sure_to_be_as_plain_decod
         gap = gap_of("block_efficiency", results, *sides)
         assert gap.value == pytest.approx(value)
         assert list_holm_verdicts([gap.within(0.02)]) == [WITHIN_NOISE]
-        assert gap.ends[1] > 1.0
+        assert gap.ends_on_value_scale[1] > 1.0
 
 
 def test_sides_that_are_equal_call_by_call_on_prompts_that_differ_are_exactly_equal(results):
     for name in "ab":
         record(results, name, [[0, 1], [1, 2], [3, 2], [0, 0], [2, 2]])
     gap = gap_of("block_efficiency", results, *((row("sd", "3", run_id=n),) for n in "ab"))
-    assert (gap.value, gap.ends, gap.prompt_count) == (0.0, (0.0, 0.0), 5)
+    assert (gap.value, gap.ends_on_value_scale, gap.prompt_count) == (0.0, (0.0, 0.0), 5)
     assert list_holm_verdicts([gap.within(0.02)]) == [HOLDS]
 
 
@@ -271,7 +275,10 @@ def test_a_claim_is_asked_of_trees_that_agree_in_a_part_of_their_shorthand(askin
         (lambda gap: gap.above(0.6), "does not hold"),
         (lambda gap: gap.within(0.6), "holds"),
         (lambda gap: gap.within(0.1), "does not hold"),
-        (lambda gap: gap.within_share(0.02), "holds"),  # of the left side's 30 tokens/s: 0.6
+        (
+            lambda gap: gap.within_share_of_left(0.02),
+            "holds",
+        ),  # of the left side's 30 tokens/s: 0.6
     ],
 )
 def test_a_claim_says_which_difference_it_expects(expect, verdict, asking):
@@ -528,7 +535,7 @@ def test_equal_is_shown_by_small_differences_and_not_by_few_prompts(ends, verdic
 def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
     found = rates([[[[3.0, 6.0, 3.0, 6.0, 3.0]], [[1.0] * 5]], [[[5.0] * 5], [[1.0] * 5]]])
     assert found.value == pytest.approx(21 / 25 - 1)
-    low, high = found.ends
+    low, high = found.ends_on_value_scale
     assert -1 < low < found.value < high
     assert found.above(0.0)[0] == pytest.approx(p_value_above(found.tested, 0.0))
 
@@ -537,7 +544,7 @@ def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
 def test_few_prompts_have_a_difference_without_interval_and_pick_nothing(left, prompts, least):
     table = np.random.default_rng(0).uniform(1, 2, (len(left) + 1, 2, 1, prompts))
     found = rates(table, left)
-    assert found.ends is None and found.above() is None
+    assert found.ends_on_value_scale is None and found.above() is None
     assert f"fewer than {least} prompts" in str(found)
 
 
@@ -568,7 +575,7 @@ def test_a_picks_mbsu_is_that_of_its_own_tree():
 
 def test_what_a_search_screened_is_no_evidence():
     rows = pd.DataFrame({"status": "complete", "lossless": "exact", "stage": ["screen", "confirm"]})
-    assert select_evidence_rows(rows).stage.tolist() == ["confirm"]
+    assert drop_failed_simulated_screened(rows).stage.tolist() == ["confirm"]
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(10.4, "within noise"), (14.0, "holds")])

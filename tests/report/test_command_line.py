@@ -184,7 +184,7 @@ def test_models_are_told_apart_in_the_rows_that_are_read_so_and_in_no_others(tmp
     models = ("1a1a1a1a1a", "3c3c3c3c3c")
     cells = [row("sd", "3", target_digest=model, run_id=model) for model in models]
     file = write(tmp_path, "both", *cells) / "both" / "results.csv"
-    mixed, plain = read_results_file(file, mixed_models=True), read_results_file(file)
+    mixed, plain = read_results_file(file, separate_models_later=True), read_results_file(file)
     assert refuse_or_separate_models(mixed).pair.nunique() == 2
     with pytest.raises(ValueError, match="--mixed-models"):
         refuse_or_separate_models(plain)

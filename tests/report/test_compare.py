@@ -13,7 +13,7 @@ from spec_bench.metrics.resampling import bootstrap_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.compare import format_change_cells, format_comparison_markdown
-from spec_bench.report.comparison import NumberChange, compare_results, judge_changes
+from spec_bench.report.comparison import NumberChange, compare_results, judge_and_sort_changes
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import get_column
 from tests.commands import compare as main
@@ -266,13 +266,13 @@ def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
     lost = change(0.03, -0.126, -0.232, -0.005)
     said = [
         format_change_cells(each)[-1]
-        for each in judge_changes([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05)
+        for each in judge_and_sort_changes([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05)
     ]
     assert sorted(said) == [
         "no change shown",
         "no change shown: its own interval leaves out 0, but not among so many numbers",
     ]
-    (alone,) = judge_changes([change(0.08, -0.05, -0.09, -0.01)], 0.05)
+    (alone,) = judge_and_sort_changes([change(0.08, -0.05, -0.09, -0.01)], 0.05)
     assert "not the margin" in format_change_cells(alone)[-1]
 
 
@@ -280,7 +280,7 @@ def test_a_change_without_an_interval_says_why():
     even = NumberChange(
         "sd 3", get_column("speedup"), 2, 1, True, Interval(-0.5, -0.5, -0.5), 0.001, 20
     )
-    *_, interval, _, verdict = format_change_cells(judge_changes([even], 0.05)[0])
+    *_, interval, _, verdict = format_change_cells(judge_and_sort_changes([even], 0.05)[0])
     assert (interval, verdict) == ("", "regression: the same change on every prompt")
 
 

@@ -297,7 +297,7 @@ def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
     assert {figure.setting for figure in figures} == {"as printed"}
     first = next(figure for figure in figures if set(figure.rows.pair) == {"opt_13b"})
     (series,) = series_of(first.grid[0][0], decoder="rsd_s")
-    table = pd.DataFrame(load_paper("rsd").get_numbers(16)).query(
+    table = pd.DataFrame(load_paper("rsd").get_numbers_or_places(16)).query(
         "decoder == 'rsd_s' and value != ''"
     )
     taus = table[table.metric == "block_efficiency"].astype({"axis_value": float, "value": float})
@@ -520,9 +520,9 @@ def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
     some, none = (chat.grid[n][0] for n in (0, 1))  # XSum lacks 12x5, WMT18 De-En 6x5 too
     assert [panel.rows.task.iloc[0] for panel in (some, none)] == ["xsum", "wmt18_deen"]
     (hollow,), (missing,) = (series_of(panel, "rsd_s") for panel in (some, none))
-    assert (hollow.lost, points(hollow)[-1][0]) == ((5.0,), 5.0)
-    assert (missing.lost, points(missing)[-1][0]) == ((5.0,), 4.0)
-    assert not series_of(some, "sd")[0].lost
+    assert (hollow.unreadable_x, points(hollow)[-1][0]) == ((5.0,), 5.0)
+    assert (missing.unreadable_x, points(missing)[-1][0]) == ((5.0,), 4.0)
+    assert not series_of(some, "sd")[0].unreadable_x
     assert "Hollow: the best of what could be read" in chat.get_supxlabel()
     marks = [
         [

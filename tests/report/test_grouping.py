@@ -16,7 +16,7 @@ from spec_bench.report.cli.command_line import FORMATS
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     group_rows,
-    join_settings,
+    join_settings_counting_unstated,
     read_results_file,
     read_rows,
 )
@@ -221,9 +221,12 @@ def test_a_parts_file_is_named_by_what_tells_it_from_the_others():
 
 
 def test_rows_that_lack_many_columns_are_told_by_how_many():
-    assert join_settings(["batch size 4", "seed not stated"]) == "batch size 4, seed not stated"
+    assert (
+        join_settings_counting_unstated(["batch size 4", "seed not stated"])
+        == "batch size 4, seed not stated"
+    )
     many = ["batch size 4", *(f"{name} not stated" for name in ("seed", "device", "dtype"))]
-    assert join_settings(many) == "batch size 4, 3 facts not stated"
+    assert join_settings_counting_unstated(many) == "batch size 4, 3 facts not stated"
 
 
 TAG = "<script>alert('|')</script>"

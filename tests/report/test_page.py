@@ -13,7 +13,7 @@ from spec_bench.report.data.rows import group_rows, read_results_file
 from spec_bench.report.page.build import build_index_page, find_results_file
 from spec_bench.report.page.headline import format_answer, make_headline, make_headlines
 from spec_bench.report.page.results_table import build_results_table
-from spec_bench.report.summary import format_groups_markdown, write_and_print_results_report
+from spec_bench.report.summary import format_groups_markdown, write_report_and_print_answers
 from spec_bench.vocabulary import names
 from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, row, write
@@ -187,7 +187,7 @@ def test_the_index_links_no_page_that_is_not_there_and_tells_an_answer_where_the
 
 def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
     folder = write(tmp_path, "own", *LATER) / "own"
-    write_and_print_results_report(folder / "results.csv", folder)
+    write_report_and_print_answers(folder / "results.csv", folder)
     table, said = (folder / "table.md").read_text(encoding="utf-8"), capsys.readouterr().out
     first = said.splitlines()[0]
     assert first.startswith("XSum: use SD 2, 1.50×")

@@ -17,14 +17,14 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import compute_difference
 from spec_bench.report.data.counts import (
     RecordReader,
-    read_packed_records,
+    read_or_pack_records,
     read_provenance,
     read_repeats,
 )
 from spec_bench.report.data.rows import clear_past_times_and_energy, read_results_file
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.page.build import build_page
-from spec_bench.report.summary import write_and_print_results_report
+from spec_bench.report.summary import write_report_and_print_answers
 from spec_bench.report.tables.render import format_table_markdown
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
@@ -140,7 +140,7 @@ def test_tables_say_that_seeds_are_pooled(tmp_path):
     text = format_table_markdown(table("rsd/1", tmp_path))
     assert "| 2 | SD | 2 | 2.166 | 2.100 [" in text
     assert "seed 0, 1," in text and "- Seeds are pooled" in text
-    write_and_print_results_report(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
+    write_report_and_print_answers(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
     text = (tmp_path / "table.md").read_text()
     assert text.count("| sd | 2 |") == 1
     assert "seeds 0, 1" in text and "Seeds are pooled" in text
@@ -179,7 +179,7 @@ def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
     steady, uneven = (row("sd", "3", run_id=name) for name in ("steady", "uneven"))
     found = compute_difference([[((uneven,), (steady,))]], "token_rate", RecordReader(results))
     assert found.value == pytest.approx(0.0, abs=1e-6)
-    assert found.ends[0] < -0.1 and found.ends[1] > 0.1
+    assert found.ends_on_value_scale[0] < -0.1 and found.ends_on_value_scale[1] > 0.1
 
 
 TIMED = {"token_rate": (80.0, 75.0, 85.0), "speedup": (1.8, 1.7, 1.9)}
@@ -265,11 +265,14 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     seconds = [[each.decode_s for each in done.values()] for done in read_repeats(results, "cell")]
     assert seconds == [[1.0, 2.0], [1.5, 2.5]]
     known, cell = RecordReader(results), {"run_id": "cell", "seed": 0}
-    assert known.get_summed_counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
-    assert known.get_summed_counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
-    assert list(known.get_counts_by_seed(cell, "token_rate")) == ["0", "0/1"]
-    assert list(known.get_counts_by_seed(cell, "block_efficiency")) == ["0"]
-    found = read_packed_records(results, "cell").get_scores("cell")
+    assert known.sum_counts_over_repeats(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
+    assert known.sum_counts_over_repeats(cell, "block_efficiency") == {
+        "a": (3.0, 2.0),
+        "b": (3.0, 2.0),
+    }
+    assert list(known.get_counts_by_seed_and_repeat(cell, "token_rate")) == ["0", "0/1"]
+    assert list(known.get_counts_by_seed_and_repeat(cell, "block_efficiency")) == ["0"]
+    found = read_or_pack_records(results, "cell").get_scores("cell")
     assert (found, read_provenance(results, "cell")) == (SCORES, ORIGIN)
     assert read_repeats(results, "other") == []
     assert read_provenance(results, "other") is None
@@ -324,10 +327,10 @@ def test_a_difference_of_scores_is_paired_by_prompt(tmp_path):
     gap = scored(tmp_path, "rouge2", {"good": better, "fair": [each - 0.1 for each in better]})
     found, ratio = gap("good", "fair"), gap("good", "fair", relative=True)
     assert found.value == pytest.approx(0.1)
-    low, high = found.ends  # of each alone the interval is 0.2 wide
+    low, high = found.ends_on_value_scale  # of each alone the interval is 0.2 wide
     assert 0.05 < low < 0.1 < high < 0.15
     assert ratio.value == pytest.approx(0.575 / 0.475 - 1)
-    assert 0 < ratio.ends[0] < ratio.value
+    assert 0 < ratio.ends_on_value_scale[0] < ratio.value
 
 
 def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
@@ -340,13 +343,15 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
     found, equal = gap("fair", "poor"), gap("fair", "same")
     exact = [sacrebleu.corpus_bleu(texts, [golds]).score / 100 for texts in (fair, poor)]
     assert not found.is_relative and found.value == pytest.approx(exact[0] - exact[1])
-    low, high = found.ends
+    low, high = found.ends_on_value_scale
     assert 0 < low < found.value < high
     # As independent of each other both cells' scores would say less of how much they differ.
     widths = [own.high - own.low for own in both]
     assert high - low < (widths[0] ** 2 + widths[1] ** 2) ** 0.5
     assert equal.value == 0.0
-    assert -0.25 < equal.ends[0] == -equal.ends[1] < 0  # not sure to be equal on all texts
+    assert (
+        -0.25 < equal.ends_on_value_scale[0] == -equal.ends_on_value_scale[1] < 0
+    )  # not sure to be equal on all texts
 
 
 @pytest.mark.parametrize("source", ["runs", "records"])
@@ -377,9 +382,11 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
     pair = [[((added,), (base,))]]
     found = compute_difference(pair, "token_rate", RecordReader(table))
     assert found.value == pytest.approx(1.0, rel=1e-5)
-    assert found.ends[0] < 1.0 < found.ends[1]  # nothing was accepted on any prompt
+    assert (
+        found.ends_on_value_scale[0] < 1.0 < found.ends_on_value_scale[1]
+    )  # nothing was accepted on any prompt
     assert compute_difference(pair, "block_efficiency", RecordReader(table)).value == 0.0
-    counts = RecordReader(table).get_summed_counts(base, "token_rate")
+    counts = RecordReader(table).sum_counts_over_repeats(base, "token_rate")
     assert [*counts] == prompts and [*counts.values()] == [pytest.approx((3.0, 4.0))] * 6
 
 

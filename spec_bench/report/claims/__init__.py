@@ -30,8 +30,8 @@ __all__ = [
     "Check",
     "check_claims",
     "check_general_claims",
+    "drop_failed_simulated_screened",
     "drop_screened_rows",
-    "select_evidence_rows",
 ]
 
 
@@ -51,7 +51,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
         return []
     records = results if isinstance(results, RecordReader) else RecordReader(results)
     ask = ClaimQuery(
-        select_evidence_rows(pool_seeds(rows, records)), records, settings_of_paper.trees_by_axis
+        drop_failed_simulated_screened(pool_seeds(rows, records)),
+        records,
+        settings_of_paper.trees_by_axis,
     )
     checks = []
     for number, claim in enumerate(claims):
@@ -86,7 +88,7 @@ def check_general_claims(rows: pd.DataFrame, results: Path | RecordReader) -> li
     )
 
 
-def select_evidence_rows(rows: pd.DataFrame) -> pd.DataFrame:
+def drop_failed_simulated_screened(rows: pd.DataFrame) -> pd.DataFrame:
     """Selects rows that are evidence: not failed, not of simulated acceptance, not screened."""
     return drop_screened_rows(rows[(rows.status != "failed") & (rows.lossless != "simulated")])
 

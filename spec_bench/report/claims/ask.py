@@ -8,7 +8,7 @@
             )
 
 compares every two trees of one depth, on each task. ``of`` selects rows; ``by`` pairs the cells to
-compare (``pair_all``, ``best``, ``steps``, ``ends``); ``expect`` is the claimed difference,
+compare (``pair_all_in_line``, ``best``, ``steps``, ``ends``); ``expect`` is the claimed difference,
 ``Difference.better`` or a function of it; ``judge`` judges the mean of all comparisons (the
 default), ``every``, ``most`` or ``some`` places, a line that is ``rising``, or numbers that are
 ``counted``. The texts of a claim, its place and its evidence may contain ``{left}``, ``{right}``,
@@ -26,29 +26,13 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from spec_bench.report.claims import judges
 from spec_bench.report.claims.contrast import (
     Contrast,
     Difference,
     compute_difference,
     format_picked_tree,
     has_choice,
-)
-from spec_bench.report.claims.judges import (
-    Judge,
-    Pairing,
-    best,
-    counted,
-    describe_gap,
-    describe_gap_and_trees,
-    ends,
-    every,
-    judge_mean,
-    judge_places,
-    most,
-    pair_all,
-    rising,
-    some,
-    steps,
 )
 from spec_bench.report.claims.sides import (
     DECODERS,
@@ -72,7 +56,7 @@ from spec_bench.report.claims.verdict import (
     return_no_p_values,
 )
 from spec_bench.report.data.counts import RecordReader, RoundReader
-from spec_bench.report.data.differences import find_chance_difference
+from spec_bench.report.data.differences import find_relative_chance_difference
 from spec_bench.report.data.rows import (
     Group,
     Row,
@@ -80,7 +64,7 @@ from spec_bench.report.data.rows import (
     format_setting,
     get_timing_doubt,
     group_rows,
-    join_settings,
+    join_settings_counting_unstated,
     mask_tree_attention,
     resolve_metric_columns,
     select_experiments_or_all,
@@ -119,6 +103,18 @@ __all__ = [
     "steps",
     "to_tuple",
 ]
+
+# The words of ``by``, ``judge`` and ``evidence``.
+best = judges.pair_best_in_line
+ends = judges.pair_ends_along
+steps = judges.pair_steps_along
+counted = judges.make_count_judge
+every = judges.judge_every_place
+most = judges.judge_most_places
+rising = judges.judge_rising_steps
+some = judges.judge_some_places
+describe_gap = judges.describe_gap
+describe_gap_and_trees = judges.describe_gap_and_trees
 
 Checks = Iterator[Check]
 Label = tuple[Any, ...]
@@ -301,13 +297,13 @@ class Comparison(FormerMembers):
     text: Text
     left: Cells
     right: Cells
-    by: Pairing = pair_all
+    by: judges.Pairing = judges.pair_all_in_line
     same: Names = ()  # columns or parts of the shorthand in which compared cells agree
     each: Names = ()  # one check per value of these; ``left``, ``right``: decoder and tree
     expect: Expect = Difference.better
     where: Text = "{title}"
     evidence: Text = describe_gap
-    judge: Judge = judge_mean
+    judge: judges.Judge = judges.judge_mean
     # whether the prompts of all tasks together are a check, too; a text names its place
     pooled: bool | str = False
     # All further fields are results.
@@ -325,7 +321,7 @@ class Comparison(FormerMembers):
     @property
     def has_one_check_per_group(self) -> bool:
         """Whether all places of a group are judged together."""
-        return getattr(self.judge, "func", None) is judge_places
+        return getattr(self.judge, "func", None) is judges.judge_places
 
     def get_line_key(self, row: Row) -> Label:
         """Returns a cell's values of ``same``, which cells of a line share."""
@@ -372,7 +368,9 @@ class Comparison(FormerMembers):
             p_values=outcome if isinstance(outcome, tuple) else None,
             pair=str(self.group.rows.iloc[0].pair),
             of_prompts=of_prompts,
-            seeds=bool(self.gap and self.gap.tested and self.gap.tested.between_seeds_share > 0.5),
+            is_seed_bound=bool(
+                self.gap and self.gap.tested and self.gap.tested.between_seeds_share > 0.5
+            ),
         )
 
     def _fill_text(self, text: Text) -> str:
@@ -400,7 +398,7 @@ class Comparison(FormerMembers):
         """Computes the mean difference of contrasts, pooled over tasks; None if undefined."""
         records = self.ask.records
         gap = compute_difference(strata, self.column, records)
-        chance = find_chance_difference(to_rows(self.group.rows), self.column)
+        chance = find_relative_chance_difference(to_rows(self.group.rows), self.column)
         # More prompts do not reduce the differences between rounds of jobs.
         rounds = isinstance(records, RoundReader)
         return gap and replace(
@@ -413,7 +411,7 @@ class Comparison(FormerMembers):
         return next(iter((*self.strata, *self.contrasts_by_label.values())))
 
     @property
-    def first_cell_pairs(self) -> list[tuple[Row, Row]]:
+    def first_cells_of_sides(self) -> list[tuple[Row, Row]]:
         """The first cell of each side, for each contrast."""
         return [(left[0], right[0]) for left, right in self.first_contrasts]
 
@@ -452,7 +450,7 @@ class Comparison(FormerMembers):
         return f"; one by one {counts}, the rest open"
 
     @property
-    def win_count_text(self) -> str:
+    def holding_place_count_text(self) -> str:
         """The number of judged places at which the claim holds."""
         return (
             f"{list_holm_verdicts(self.place_p_values).count(HOLDS)} of {len(self.place_p_values)}"
@@ -471,14 +469,14 @@ class Comparison(FormerMembers):
     def pick_method_text(self) -> str:
         """How trees were picked, if some were and there are intervals; else ""."""
         gaps: list[Difference | None] = [*self.gaps_by_place.values()] or [self.gap]
-        is_paired = all(gap is not None and gap.ends is not None for gap in gaps)
+        is_paired = all(gap is not None and gap.ends_on_value_scale is not None for gap in gaps)
         is_paired = is_paired and not self.ask.records.printed
         if not is_paired or not any(map(has_choice, self.first_contrasts)):
             return ""
         return "; each tree picked on one half of the prompts and compared on the other"
 
     @property
-    def places_text(self) -> str:
+    def gaps_by_place_text(self) -> str:
         """The difference at each place, as text."""
         return ", ".join(f"{place}: {gap}" for place, gap in self.gaps_by_place.items())
 
@@ -487,7 +485,7 @@ class Comparison(FormerMembers):
         the right count is this part of the left cell's shorthand.
         """
         counts = []
-        for left, right in self.first_cell_pairs:
+        for left, right in self.first_cells_of_sides:
             ours = left.get(self.column)
             number = self.ask.get_value(left, against) if against else right.get(self.column)
             if ours is not None and number is not None and not pd.isna([ours, number]).any():
@@ -583,7 +581,8 @@ def _list_distinguishing_setting_texts(ask: ClaimQuery, groups: Sequence[Group])
     ]
     differing_words = [words for words in texts if len(set(words)) > 1]
     return [
-        join_settings(words[place] for words in differing_words) for place in range(len(groups))
+        join_settings_counting_unstated(words[place] for words in differing_words)
+        for place in range(len(groups))
     ]
 
 

@@ -92,6 +92,8 @@ class Difference(FormerMembers):
         "falls": "lower_is_better",
         "prompts": "prompt_count",
         "chance": "chance_share",
+        "ends": "ends_on_value_scale",
+        "within_share": "within_share_of_left",
     }
 
     value: float  # on the measured prompts; picked cells are compared on the half that did not pick
@@ -109,8 +111,8 @@ class Difference(FormerMembers):
         return self.is_relative and abs(self.value) <= self.chance_share > 0
 
     @property
-    def ends(self) -> tuple[float, float] | None:
-        """The interval's ends as printed; None without records or with too few prompts."""
+    def ends_on_value_scale(self) -> tuple[float, float] | None:
+        """Interval ends on the value's scale; None without records or with too few prompts."""
         ends = self.tested.ends if self.tested else None
         if not ends or not self.is_relative:
             return ends
@@ -165,18 +167,21 @@ class Difference(FormerMembers):
             return None
         return p_value_of_all([upper, lower])
 
-    def within_share(self, share: float) -> PValues | None:
+    def within_share_of_left(self, share: float) -> PValues | None:
         """Returns p-values of a difference within this share of the left side's number."""
         return self.within(share * self.left)
 
     def __str__(self) -> str:
         form = "+.1%" if self.is_relative else "+.3f"
-        if self.ends is None or self.no_interval_reason == "as printed":
+        if self.ends_on_value_scale is None or self.no_interval_reason == "as printed":
             return f"{self.value:{form}} (no interval: {self.no_interval_reason})"
         chance_text = (
             f", by chance: two names of one configuration differ by {self.chance_share:.1%}"
         )
-        return format_interval(self.value, *self.ends, form) + chance_text * self.is_within_chance
+        return (
+            format_interval(self.value, *self.ends_on_value_scale, form)
+            + chance_text * self.is_within_chance
+        )
 
 
 def compute_difference(
@@ -395,7 +400,7 @@ def _compute_difference_without_records(
             value, Interval(mean, mean, mean, degrees_of_freedom=1), relative, "as printed"
         )
     rows = chain(*chain(*contrasts))
-    has_records = all(records.get_counts_by_seed(row, metric) for row in rows)
+    has_records = all(records.get_counts_by_seed_and_repeat(row, metric) for row in rows)
     has_times = has_records and metric in TIMED
     reason = (
         "the cells were not timed in turn"

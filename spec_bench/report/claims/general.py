@@ -21,7 +21,7 @@ from spec_bench.report.claims.contrast import Contrast, compute_difference, get_
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import group_prompts_by_category
 from spec_bench.report.data.counts import RecordReader, compute_metric_from_sums
-from spec_bench.report.data.differences import find_chance_difference
+from spec_bench.report.data.differences import find_relative_chance_difference
 from spec_bench.report.data.rows import (
     Group,
     Row,
@@ -164,7 +164,7 @@ def check_fastest_beats_baseline(
     )
     if gap is None:
         return
-    gap = replace(gap, chance_share=find_chance_difference(to_rows(rows), "token_rate"))
+    gap = replace(gap, chance_share=find_relative_chance_difference(to_rows(rows), "token_rate"))
     basis = ""
     count = format_count(len(prompts or ()), "prompt")
     if prompts is None:
@@ -172,7 +172,11 @@ def check_fastest_beats_baseline(
         basis = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"
         count = format_prompt_count(rows)
     if len(rows) > 1:
-        method = ", picked on one half of the prompts and timed on the other" if gap.ends else ""
+        method = (
+            ", picked on one half of the prompts and timed on the other"
+            if gap.ends_on_value_scale
+            else ""
+        )
         basis = f"{method}{basis}, best of {len(rows)}" + (f" on {count}" if count else "")
     elif count:
         basis = f"{basis}, on {count}"

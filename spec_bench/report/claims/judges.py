@@ -32,48 +32,54 @@ Pairing = Callable[["Comparison", list[Row], list[Row]], Iterator[Contrast]]
 Judge = Callable[["Comparison"], Check | None]
 
 
-def pair_all(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+def pair_all_in_line(
+    comparison: Comparison, left: list[Row], right: list[Row]
+) -> Iterator[Contrast]:
     """Pairs every left cell with every right cell of the same line."""
-    rights = asked.group_by_line(right)
+    rights = comparison.group_by_line(right)
     for row in left:
-        yield from (([row], [partner]) for partner in rights.get(asked.get_line_key(row), []))
+        yield from (([row], [partner]) for partner in rights.get(comparison.get_line_key(row), []))
 
 
-def best(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+def pair_best_in_line(
+    comparison: Comparison, left: list[Row], right: list[Row]
+) -> Iterator[Contrast]:
     """Pairs the best cells of both sides in each line. Skips a line that lacks a decoder of a side:
     the best of some decoders is not the best of all.
     """
-    lefts, rights = map(asked.group_by_line, (left, right))
+    lefts, rights = map(comparison.group_by_line, (left, right))
     for key in (key for key in lefts if key in rights):
-        sides = ((lefts[key], asked.left), (rights[key], asked.right))
+        sides = ((lefts[key], comparison.left), (rights[key], comparison.right))
         if all({str(row["decoder"]) for row in rows} >= {*side[DECODERS]} for rows, side in sides):
             yield lefts[key], rights[key]
 
 
-def steps(along: str) -> Pairing:
+def pair_steps_along(along: str) -> Pairing:
     """Returns a pairing of each left cell with the next smaller cell along a value; with a minus
     before its name, the smaller cell is on the left.
     """
 
-    def pair_cells(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        for line in asked.sort_lines(left, along):
+    def pair_cells(comparison: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        for line in comparison.sort_lines(left, along):
             yield from (([later], [earlier]) for earlier, later in pairwise(line))
 
     return pair_cells
 
 
-def ends(along: str) -> Pairing:
+def pair_ends_along(along: str) -> Pairing:
     """Returns a pairing of each line's last cell with its first, in the order of ``along``; without
     ``each``, only of lines that span the full range of its values.
     """
 
-    def pair_cells(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        lines = asked.sort_lines(left, along)
+    def pair_cells(comparison: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        lines = comparison.sort_lines(left, along)
         key = along.lstrip("-")
-        reach = [sorted(asked.ask.get_value(line[end], key) for end in (0, -1)) for line in lines]
+        reach = [
+            sorted(comparison.ask.get_value(line[end], key) for end in (0, -1)) for line in lines
+        ]
         full_span = reach and [min(low for low, _ in reach), max(high for _, high in reach)]
         for line, span in zip(lines, reach, strict=True):
-            if len(line) > 1 and (asked.each or span == full_span):
+            if len(line) > 1 and (comparison.each or span == full_span):
                 yield line[-1:], line[:1]
 
     return pair_cells
@@ -92,7 +98,9 @@ def describe_gap(comparison: Comparison) -> str:
 
 def describe_gap_and_trees(comparison: Comparison) -> str:
     """Describes the difference and the trees on the left."""
-    specs = ", ".join(dict.fromkeys(str(left["spec"]) for left, _ in comparison.first_cell_pairs))
+    specs = ", ".join(
+        dict.fromkeys(str(left["spec"]) for left, _ in comparison.first_cells_of_sides)
+    )
     mean_text = (
         f"mean of {comparison.contrast_count} comparisons: "
         if comparison.contrast_count > 1
@@ -111,8 +119,8 @@ def judge_mean(comparison: Comparison) -> Check | None:
     )
 
 
-def rising(comparison: Comparison) -> Check | None:
-    """Judges whether the end of ``steps`` has more than their start, and no step has less. A step
+def judge_rising_steps(comparison: Comparison) -> Check | None:
+    """Judges whether the last step has more than their start, and no step has less. A step
     without a change is no objection: every candidate list may have been accepted.
     """
     total_gap = comparison.compute_single_difference(
@@ -127,7 +135,7 @@ def rising(comparison: Comparison) -> Check | None:
     return replace(comparison, gap=total_gap).make_check(total)
 
 
-def counted(within: float | None = None, against: str = "") -> Judge:
+def make_count_judge(within: float | None = None, against: str = "") -> Judge:
     """Returns a judge of counts, which have no interval: each left count must be less than the
     right count, or within a share of it.
     """
@@ -174,12 +182,12 @@ def judge_places(
     return comparison.make_check(combine_p_values(judged), compute_p_values_at)
 
 
-def every(least: float = -inf) -> Judge:
-    """Returns a judge: the claim must hold at every value of ``each`` from ``least`` on."""
-    return partial(judge_places, combine_p_values=p_value_of_all, first_place=least)
+def judge_every_place(first_place: float = -inf) -> Judge:
+    """Returns a judge: the claim must hold at every value of ``each`` from ``first_place`` on."""
+    return partial(judge_places, combine_p_values=p_value_of_all, first_place=first_place)
 
 
-some: Judge = partial(judge_places, combine_p_values=p_value_of_any)
+judge_some_places: Judge = partial(judge_places, combine_p_values=p_value_of_any)
 """Judge: the claim must hold at one or more values of ``each``."""
-most: Judge = partial(judge_places, combine_p_values=p_value_of_most)
+judge_most_places: Judge = partial(judge_places, combine_p_values=p_value_of_most)
 """Judge: the claim must hold at more than half of the values of ``each``."""

@@ -71,7 +71,7 @@ class Check:
     pair: str = ""  # of models
     # number of prompts -> p-values for the same difference and spread; None if unknown
     of_prompts: OfPrompts = field(default=return_no_p_values, compare=False)
-    seeds: bool = False  # whether it is undecided because seeds differ
+    is_seed_bound: bool = False  # whether it is undecided because seeds differ
 
 
 def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
@@ -117,7 +117,7 @@ def list_holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
 
 def _describe_prompts_to_decide(check: Check, family_size: int) -> str:
     """Describes how many prompts would decide a check in a family of this size; "" if unknown."""
-    if check.seeds:
+    if check.is_seed_bound:
         return "; more seeds may decide"
     prompt_count = 10
     while prompt_count <= _MOST and (p_values := check.of_prompts(prompt_count)):

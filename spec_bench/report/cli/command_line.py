@@ -77,15 +77,15 @@ def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> 
     return files
 
 
-def rebuild_and_print_report(options: Namespace) -> None:
+def rebuild_and_write_report(options: Namespace) -> None:
     """Writes the table and the figure of a results file, and prints its checks."""
-    from spec_bench.report.summary import write_and_print_results_report
+    from spec_bench.report.summary import write_report_and_print_answers
 
     if options.file.is_file():
         Experiment(
             get_results_folder(options.file), options.file.resolve().parent.name
         ).rebuild_tables(wait_s=1)
-    write_and_print_results_report(
+    write_report_and_print_answers(
         options.file, options.out or options.file.parent, options.mixed_models
     )
 
@@ -144,8 +144,9 @@ def draw_paper_figure(options: Namespace) -> None:
         refuse_unknown_pair(item, options.pair, cells)
     folder = options.out or join_path_inside(options.results, "figures")
     rows = select_or_read_figure_rows(item, cells.rows, options.results)
-    is_pair_alone = bool(options.pair) and "pair" in rows
-    refuse_or_separate_models(rows[rows.pair == options.pair] if is_pair_alone else rows)
+    refuse_or_separate_models(
+        rows[rows.pair == options.pair] if options.pair and "pair" in rows else rows
+    )
     try:
         for path in figures.draw_figure_files(
             item, rows, folder, options.pair, allow_printed_only=True
@@ -230,10 +231,10 @@ def _write_experiment_files(file: Path, results: Path, mixed_models: bool) -> No
             write_text(paths[-1], FORMATS[form]([table]))
     for figure in list_page_figures_by_pair(paper, items, cells) if paper else ():
         paths += draw_page_figure(figure, cells, figures_folder, *_PICTURES)
-    print(*paths, *_remove_stale_files(folder, paths), sep="\n")
+    print(*paths, *_remove_and_list_stale_files(folder, paths), sep="\n")
 
 
-def _remove_stale_files(folder: Path, kept_paths: Sequence[Path]) -> Iterator[str]:
+def _remove_and_list_stale_files(folder: Path, kept_paths: Sequence[Path]) -> Iterator[str]:
     """Removes tables and figures that are not in ``kept_paths``. Yields a line for each of them and
     for each file in their folders that this command did not make.
     """

@@ -83,7 +83,7 @@ def describe_shared_clocks(group: Group) -> str:
     )
 
 
-def compute_numbers_by_category(
+def compute_speedup_and_tau_by_category(
     group: Group,
     prompts_by_category: Mapping[str, Sequence[str]],
     records: RecordReader,

@@ -58,7 +58,7 @@ def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
     """Reads a cell's records by prompt id, for each complete repeat. Raises ValueError if they
     cannot be read.
     """
-    packed = read_packed_records(results, run_id)
+    packed = read_or_pack_records(results, run_id)
     repeats = (
         (lines, packed.take_generations(lines.values()))
         for lines in packed.list_complete_repeats(run_id)
@@ -68,10 +68,10 @@ def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
 
 def read_provenance(results: Path, run_id: str) -> Mapping[str, Any] | None:
     """Returns where a cell was measured, see ``measure.provenance``; None if it is not recorded."""
-    return read_packed_records(results, run_id).origins.get(run_id)
+    return read_or_pack_records(results, run_id).origins.get(run_id)
 
 
-def read_packed_records(results: Path, run_id: str) -> PackedRecords:
+def read_or_pack_records(results: Path, run_id: str) -> PackedRecords:
     """Reads the records that include a cell's, if it has any; a file is read again only if it has
     changed. Raises ValueError if records, or the scores of their answers, cannot be read.
     """
@@ -133,7 +133,7 @@ class _RecordedCell:
 class _RecordBlock(NamedTuple):
     """Cells in one file that have the same seeds, repeats and prompts."""
 
-    windows: GenerationArrays
+    arrays: GenerationArrays
     prompts: list[str]
     lines: NDArray[np.int64]  # (cells, seeds, repeats, prompts)
 
@@ -144,10 +144,11 @@ class _RecordBlock(NamedTuple):
         ratio = metric[name].sums if name not in _SCORES and name in metric else None
         lines = self.lines if _is_remeasured(name) else self.lines[:, :, :1]
         if not ratio or (
-            _is_remeasured(name) and ((sat := self.windows.session[lines]) != sat[:1]).any()
+            _is_remeasured(name)
+            and ((sessions := self.arrays.session[lines]) != sessions[:1]).any()
         ):
             return None
-        table = self.windows.compute_terms(*ratio)[lines]
+        table = self.arrays.compute_terms(*ratio)[lines]
         is_known = not np.isnan(table).any() and table[..., 1].any(axis=-1).all()
         return np.moveaxis(table, -1, 1) if is_known else None
 
@@ -176,10 +177,10 @@ def _list_repeat_counts(cell: _RecordedCell, name: str) -> list[Counts]:
 def _list_repeat_timings(cell: _RecordedCell, name: str) -> list[Timings]:
     """Returns each repeat's counts by prompt and session, the cell's own session first."""
     timings = []
-    for number, (counts, sat) in enumerate(
+    for number, (counts, own_sessions) in enumerate(
         zip(_list_repeat_counts(cell, name), cell.list_texts_by_prompt("session"), strict=False)
     ):
-        pairs_by_session = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
+        pairs_by_session = {prompt: {own_sessions[prompt]: pair} for prompt, pair in counts.items()}
         for (repeat, session), lines in cell.retimed_lines.items():
             new_counts = (
                 cell.get_line_counts(name, lines)
@@ -203,7 +204,7 @@ class RecordReader:
         self._cells: dict[tuple[str, str], _RecordedCell] = {}
         self._packed_by_path: dict[str, PackedRecords] = {}  # results file -> records read last
 
-    def get_summed_counts(self, row: Row, name: str) -> Counts | None:
+    def sum_counts_over_repeats(self, row: Row, name: str) -> Counts | None:
         """Returns a metric's counts by prompt, summed over repeats; None without records."""
         return sum_prompts_of_all_repeats(
             _list_repeat_counts(self._get_cell(row, str(row["run_id"])), name)
@@ -229,7 +230,7 @@ class RecordReader:
                 is_chosen = [prompts is None or prompt in prompts for prompt in block.prompts]
                 table = table.reshape(*table.shape[:2], -1, len(is_chosen))[..., is_chosen]
                 return np.ascontiguousarray(table) if any(is_chosen) else None
-            alone = (self.get_counts_by_seed(row, name) or {} for row in rows)
+            alone = (self.get_counts_by_seed_and_repeat(row, name) or {} for row in rows)
             all_counts = (
                 self.get_interleaved_counts(rows, name) or () if _is_remeasured(name) else alone
             )
@@ -267,7 +268,7 @@ class RecordReader:
         place = path, _ = str(row.get("file", self._results)), run_id
         if place not in self._cells:
             if path not in self._packed_by_path or run_id not in self._packed_by_path[path]:
-                self._packed_by_path[path] = read_packed_records(Path(path), run_id)
+                self._packed_by_path[path] = read_or_pack_records(Path(path), run_id)
             self._cells[place] = _RecordedCell(self._packed_by_path[path], run_id)
         return self._cells[place]
 
@@ -278,8 +279,9 @@ class RecordReader:
     ) -> list[dict[str, Counts]] | None:
         """Returns the counts of seconds or joules that one session measured in turn for all rows.
 
-        A row's counts are by seed as in ``get_counts_by_seed``, for the seeds that all rows have,
-        without prompts that no session decoded for all rows. None if a row has no records.
+        A row's counts are by seed as in ``get_counts_by_seed_and_repeat``, for the seeds that all
+        rows have, without prompts that no session decoded for all rows. None if a row has no
+        records.
         """
         timed_rows = (
             self._count_by_seed_and_repeat(row, name, _list_repeat_timings) for row in rows
@@ -318,7 +320,7 @@ class RecordReader:
         run_id = str(row["run_id"]).split(",")[0]
         return next(iter(self._get_cell(row, run_id).list_texts_by_prompt("category")), {})
 
-    def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
+    def get_counts_by_seed_and_repeat(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Returns seed -> counts of its run, for each seed that is pooled in the row; the key of a
         later repeat is ``SEED/REPEAT``. None if some run has no records.
         """
@@ -351,7 +353,7 @@ class RoundReader(RecordReader):
             return timings
         cells = [
             {
-                seed: self.get_summed_counts({**row, "run_id": run_id}, name)
+                seed: self.sum_counts_over_repeats({**row, "run_id": run_id}, name)
                 for seed, run_id in _list_runs(row)
             }
             for row in rows

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.metrics.plain import iter_published_baseline_comparisons
-from spec_bench.report.data.rows import Row, format_decoder, get_number
+from spec_bench.report.data.rows import Row, format_marked_decoder_and_tree, get_number
 from spec_bench.report.papers.pairs import is_embedded, read_head_training, read_pair_configs
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.system.groups import group_by_key
@@ -87,7 +87,7 @@ def _note_slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
-def find_chance_difference(rows: Sequence[Row], metric: str) -> float:
+def find_relative_chance_difference(rows: Sequence[Row], metric: str) -> float:
     """Returns the largest relative difference in a column between two rows of one configuration
     under two names, such as 0.05 for 5%; it is due to chance alone. 0 if there are no such rows.
     """
@@ -111,7 +111,9 @@ def _note_chance_differences(rows: Sequence[Row], names_shown: Collection[str]) 
     """Yields a note on every two rows of one configuration: their speeds differ by chance alone."""
     for metric in _OF_DECODING:
         for row, twin, gap in _iter_twins(rows, metric) if metric in names_shown else ():
-            title = f"{format_decoder(row)} and {format_decoder(twin)}"
+            title = (
+                f"{format_marked_decoder_and_tree(row)} and {format_marked_decoder_and_tree(twin)}"
+            )
             yield (
                 f"{title} are one configuration under two names: their "
                 f"{get_column(metric).title} differs by {gap:.1%}, by chance. "

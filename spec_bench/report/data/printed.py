@@ -8,7 +8,7 @@ import ast
 
 import pandas as pd
 
-from spec_bench.report.data.rows import consolidate_columns_by_type, mask_tree_attention
+from spec_bench.report.data.rows import defragment_rows, mask_tree_attention
 from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import Paper
 from spec_bench.settings.registry import scan_registrations
@@ -56,7 +56,7 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
         status="complete",
         run_id="printed",
     )
-    return consolidate_columns_by_type(row_table)
+    return defragment_rows(row_table)
 
 
 def _find_lossless_mark(decoder: str) -> str:

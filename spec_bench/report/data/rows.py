@@ -60,39 +60,39 @@ _NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")
 
 
-def read_rows(paths: Iterable[Path], mixed_models: bool = False) -> pd.DataFrame:
+def read_rows(paths: Iterable[Path], separate_models_later: bool = False) -> pd.DataFrame:
     """Reads results files into one row per cell; returns an empty frame if there are no rows.
 
     Further columns are ``experiment``, the name of the file's folder, and ``file``, its path. The
     column ``tree_attention`` is a bool; missing numbers are NaN, and missing texts are null.
     """
     nonempty_paths = (
-        path for path in paths if path.stat().st_size or not _read_stored_rows(path).empty
+        path
+        for path in paths
+        if path.stat().st_size or not _read_stored_and_screened_rows(path).empty
     )
     frames = [
-        read_results_file(path, mixed_models).assign(experiment=path.parent.name, file=str(path))
+        read_results_file(path, separate_models_later).assign(
+            experiment=path.parent.name, file=str(path)
+        )
         for path in nonempty_paths
     ]
-    return (
-        consolidate_columns_by_type(pd.concat(frames, ignore_index=True))
-        if frames
-        else pd.DataFrame()
-    )
+    return defragment_rows(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
 
 
-def read_results_file(path: Path, mixed_models: bool = False) -> pd.DataFrame:
+def read_results_file(path: Path, separate_models_later: bool = False) -> pd.DataFrame:
     """Reads the rows of a results file, with cells that have ended since it was written and cells
-    that a search screened for it. With ``mixed_models``, models under one name will be renamed
-    instead of refused. Raises UsageError if there is no such file, or if it has no rows.
+    that a search screened for it. With ``separate_models_later``, models under one name will be
+    renamed instead of refused. Raises UsageError if there is no such file, or if it has no rows.
     """
-    rows = _read_stored_rows(path)
+    rows = _read_stored_and_screened_rows(path)
     if rows.empty:
         if not path.is_file():
             raise files.make_missing_rows_error(
                 f"no results file {str(path)!r}", files.get_results_folder(path)
             )
         raise UsageError(f"{str(path)!r} has no rows")
-    rows = consolidate_columns_by_type(
+    rows = defragment_rows(
         clear_past_times_and_energy(rows.assign(tree_attention=mask_tree_attention(rows)))
     )
     # Sessions are compared within a seed: pooled seeds have no single rate.
@@ -106,7 +106,7 @@ def read_results_file(path: Path, mixed_models: bool = False) -> pd.DataFrame:
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
             session_marks[part] = list_row_session_notes([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
-    return rows.assign(**{OTHER_SESSION: session_marks, MIXED: mixed_models})
+    return rows.assign(**{OTHER_SESSION: session_marks, MIXED: separate_models_later})
 
 
 def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
@@ -156,7 +156,7 @@ def mask_draft_models(rows: pd.DataFrame) -> pd.Series:
     return rows.decoder.map(lambda name: get_decoder_parts(str(name)).drafter in DRAFT_MODELS)
 
 
-def _read_stored_rows(path: Path) -> pd.DataFrame:
+def _read_stored_and_screened_rows(path: Path) -> pd.DataFrame:
     """Reads an experiment's rows as they are stored, screened rows last, possibly none."""
     experiment = Experiment(files.get_results_folder(path), path.resolve().parent.name)
     with experiment.tables_or_completed_copies() as (screening, table):
@@ -166,7 +166,7 @@ def _read_stored_rows(path: Path) -> pd.DataFrame:
     return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
 
 
-def consolidate_columns_by_type(rows: pd.DataFrame) -> pd.DataFrame:
+def defragment_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Stores columns of one type together, texts too, so that rows are selected much faster."""
     return rows.astype(dict.fromkeys(rows.select_dtypes("str"), object)).copy()
 
@@ -368,7 +368,7 @@ def get_remarks(row: Row | pd.Series) -> list[str]:
     return [remark for remark in (paths, session_mark, get_timing_doubt(row), loss) if remark]
 
 
-def list_footnotes(rows: pd.DataFrame) -> list[str]:
+def list_mark_meanings(rows: pd.DataFrame) -> list[str]:
     """Lists the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
     session_marks = dict.fromkeys(rows[OTHER_SESSION]) if OTHER_SESSION in rows else ()
@@ -438,7 +438,7 @@ def group_rows(rows: pd.DataFrame) -> list[Group]:
             str(first_row.task),
             *(format_setting(setting, first_row[setting.name]) for setting in extra),
         ]
-        groups.append(Group(join_settings(filter(None, title)), part))
+        groups.append(Group(join_settings_counting_unstated(filter(None, title)), part))
     return groups
 
 
@@ -474,13 +474,13 @@ def format_title_without_pair(group: Group) -> str:
     return title.replace(str(first_row.task), names.get_task_title(str(first_row.task)))
 
 
-def format_decoder(row: pd.Series | Row, with_stalls: bool = True) -> str:
+def format_marked_decoder_and_tree(row: pd.Series | Row, with_stalls: bool = True) -> str:
     """Formats decoder and tree for people, with ``names.format_row_suffix``."""
     title = names.format_title_and_name(str(row["decoder"]))
     return f"{title} {row['spec']}".removesuffix(" -") + names.format_row_suffix(row, with_stalls)
 
 
-def format_tree_titles(rows: pd.DataFrame) -> list[str]:
+def format_tree_titles_with_drafts(rows: pd.DataFrame) -> list[str]:
     """Formats each row's tree, with the name of its draft or heads if cells differ only in that."""
     specs = rows.spec.astype(str)
     if "draft" not in rows or rows.draft.nunique() < 2:
@@ -507,7 +507,7 @@ def format_setting(column: Column, value: object) -> str:
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"
 
 
-def join_settings(parts: Iterable[str]) -> str:
+def join_settings_counting_unstated(parts: Iterable[str]) -> str:
     """Joins the settings of a part; only counts those that are not stated if they are many."""
     words = list(parts)
     silent_words = [word for word in words if word.endswith(NOT_STATED)]

@@ -32,7 +32,7 @@ from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.counts import RecordReader, Table, make_empty_sums
 from spec_bench.report.data.rows import (
     Row,
-    consolidate_columns_by_type,
+    defragment_rows,
     list_cell_key_columns,
     select_identifying_columns,
     to_rows,
@@ -91,7 +91,7 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     if len(alone := rows.drop(replaced)):
         table = pd.concat([alone.assign(**{SEEDS: alone.seed.map(str)}), table])
     order = [index for index in rows.index if index in table.index]
-    return consolidate_columns_by_type(table.loc[order].infer_objects())
+    return defragment_rows(table.loc[order].infer_objects())
 
 
 def format_seed_list(row: Row | pd.Series) -> str:

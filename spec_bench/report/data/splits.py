@@ -12,7 +12,7 @@ import pandas as pd
 
 from spec_bench.report.data.rows import (
     format_setting,
-    join_settings,
+    join_settings_counting_unstated,
     mask_draft_models,
     separates_mixed_models,
 )
@@ -74,7 +74,7 @@ def split_by_settings(
         for text, setting in zip(key, varying_columns, strict=True):
             common_texts = {*alone[setting][fits]} - {_ANY}
             settings.append(text or (common_texts.pop() if len(common_texts) == 1 else _ANY))
-        parts.append((join_settings(filter(None, settings)), rows[fits]))
+        parts.append((join_settings_counting_unstated(filter(None, settings)), rows[fits]))
     return sorted(parts, key=lambda part: -len(part[1]))
 
 

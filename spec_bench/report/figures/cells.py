@@ -2,7 +2,8 @@
 numbers.
 
 Figures add columns to those of ``results.csv``. The added names have a dot, which no column of a
-results file has; adding a column that is there already raises UsageError (``join_new_columns``).
+results file has; adding a column that is there already raises UsageError
+(``join_columns_or_refuse``).
 
 * ``tree.*``, from the tree's shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
   ``paths``, ``order`` (whether the second of two levels is narrower or wider than the first)
@@ -66,9 +67,9 @@ class FigureCells:
         """The figure's paper."""
         return load_paper(self.item.paper)
 
-    def rows(self, paths_as_rows: bool = False) -> pd.DataFrame:
-        """Selects the measured cells and adds the columns of figures; with ``paths_as_rows`` cells
-        without tree attention are included. With ``alone`` selects the printed cells instead.
+    def rows(self, also_without_tree_attention: bool = False) -> pd.DataFrame:
+        """Selects the measured cells, by default with tree attention only, and adds the columns of
+        figures. With ``alone`` selects the printed cells instead.
 
         If some of the figure's pairs were measured, only these are shown, with the tasks that the
         figure names. Otherwise all measured pairs are shown, with all tasks that its recipe
@@ -83,7 +84,7 @@ class FigureCells:
             if item.tables:
                 return rows[rows.table.isin(item.tables)]
             return rows[rows.task.isin(item.tasks)] if item.tasks else rows
-        chosen = select_valid_experiment_rows(self.given, item, paths_as_rows)
+        chosen = select_valid_experiment_rows(self.given, item, also_without_tree_attention)
         chosen = paper_rows if len(paper_rows := chosen[chosen.pair.isin(pairs)]) else chosen
         if item.tasks:
             any_task = ~chosen.pair.isin(pairs) & (not list_foreign_experiments(item, chosen))
@@ -117,12 +118,12 @@ class FigureCells:
 
 
 def select_valid_experiment_rows(
-    rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False
+    rows: pd.DataFrame, item: Figure, also_without_tree_attention: bool = False
 ) -> pd.DataFrame:
     """Selects the rows of the recipe's experiments that did not fail, each cell once. Raises
     NothingMeasuredError if none is left.
     """
-    valid = rows if rows.empty or paths_as_rows else rows[mask_tree_attention(rows)]
+    valid = rows if rows.empty or also_without_tree_attention else rows[mask_tree_attention(rows)]
     valid = valid if valid.empty else valid[valid.status != "failed"]
     if valid.empty:
         raise make_nothing_measured_error(item)
@@ -192,7 +193,7 @@ def _add_axis_columns(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
         }
         belongs = any(tree in places and tree not in other_trees for tree in trees)
         column = pd.Series([places.get(tree) if belongs else None for tree in trees], rows.index)
-        rows = join_new_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
+        rows = join_columns_or_refuse(rows, column.astype(float).to_frame(f"paper.{axis}"))
     return rows
 
 
@@ -248,7 +249,7 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
     if "nodes_per_call_p50" in rows:
         times = facts["tree.nodes"] / rows.nodes_per_call_p50
         facts["cell.merged"] = times.where(times > 1)
-    rows = join_new_columns(rows, facts)
+    rows = join_columns_or_refuse(rows, facts)
     scores = []
     for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
         if (name := find_score_column(part)) is not None:
@@ -256,7 +257,7 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
             scores.append(pd.DataFrame({**ends, SCORE_NAME: name}, index=part.index))
     if not scores:
         return rows
-    rows = join_new_columns(rows, pd.concat(scores))
+    rows = join_columns_or_refuse(rows, pd.concat(scores))
     plain = rows[rows.decoder == "ar"]
     runs = [
         column.name
@@ -266,7 +267,7 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
     keys = list(dict.fromkeys(["pair", "task", *runs]))
     base = rows[keys].merge(plain.drop_duplicates(keys), "left", keys)[SCORE].set_axis(rows.index)
     ends = {f"{RELATIVE}{end}": rows[f"{SCORE}{end}"] / base for end in ("", *ENDS)}
-    return join_new_columns(rows, pd.DataFrame(ends))
+    return join_columns_or_refuse(rows, pd.DataFrame(ends))
 
 
 def _make_tree_columns(spec: str) -> dict[str, Any]:
@@ -292,7 +293,7 @@ def _make_tree_columns(spec: str) -> dict[str, Any]:
     return {**facts, "paths": prod(widths), "order": order}
 
 
-def join_new_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
+def join_columns_or_refuse(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
     """Adds columns to the rows. Raises UsageError if the rows have a column of the same name."""
     if repeats := [str(name) for name in facts if name in rows]:
         raise UsageError(f"rows to draw have a column {repeats[0]!r}, which figures add themselves")
@@ -306,4 +307,4 @@ def add_group_column(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
     for group in group_rows(settings_rows) if "pair" in rows else ():
         task = str(group.rows.iloc[0].task)
         titles[group.rows.index] = group.title.replace(task, get_task_title(task), 1)
-    return join_new_columns(rows, titles.to_frame(GROUP))
+    return join_columns_or_refuse(rows, titles.to_frame(GROUP))

@@ -356,7 +356,7 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
     draw()
     if guide is not None:
         plot.axhline(guide, color=GREY, linewidth=0.8, zorder=0)
-    panel.format_axes()
+    panel.format_scales_and_ticks()
     panel.write_mark_texts()
 
 
@@ -440,7 +440,7 @@ def _format_note(figure: ReportFigure, texts: Sequence[str], panels: Sequence[Pa
     they apply.
     """
     rows = figure.rows
-    has_lost = any(series.lost for panel in panels for series in panel.drawn)
+    has_lost = any(series.unreadable_x for panel in panels for series in panel.drawn)
     config = read_pair_configs().get(fill_template("{pair}", rows))
     draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
     stand_in = f"The draft stands in for {draft}." if draft else ""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -67,7 +67,7 @@ class DrawnSeries(NamedTuple):
     mark: str
     printed: bool
     handle: dict[str, Any]  # its look in the legend
-    lost: Sequence[float] = ()  # values of x at which a printed number could not be read
+    unreadable_x: Sequence[float] = ()  # values of x at which a printed number could not be read
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Panel:
             return self.rows[:0]
         return filter_rows(self.rows, self.keep).dropna(subset=[self.x, self.y])
 
-    def list_values(self, column: str) -> list[Any]:
+    def list_values_in_file(self, column: str) -> list[Any]:
         """Lists a column's distinct values in all panels of the file, numbers ascending."""
         values = self.file_rows.dropna(subset=[self.x, self.y])[column].unique()
         return list(values) if any(isinstance(value, str) for value in values) else sorted(values)
@@ -284,16 +284,18 @@ class Panel:
             label = None
             for error_bar in bars[2] if chosen.faint is not None else ():
                 error_bar.set_alpha(chosen.faint)
-        if series.lost:
+        if series.unreadable_x:
             line_style = {
                 "color": look.colour,
                 "markerfacecolor": "white",
                 "zorder": 4,
             }
             line_style["markersize"] = style["markersize"] or 4
-            best = series.rows[series.rows[self.x].isin(series.lost)]
+            best = series.rows[series.rows[self.x].isin(series.unreadable_x)]
             self.plot.plot(place_values(best[self.x]), best[self.y], look.marker, **line_style)
-            lost_values = pd.Series([at for at in series.lost if at not in set(best[self.x])])
+            lost_values = pd.Series(
+                [at for at in series.unreadable_x if at not in set(best[self.x])]
+            )
             transform = self.plot.get_xaxis_transform()
             self.plot.plot(
                 place_values(lost_values),
@@ -306,10 +308,10 @@ class Panel:
     @cached_property
     def _x_categories(self) -> list[str]:
         """Categories along an x that is text, the same in all panels; empty if x is a number."""
-        values = self.list_values(self.x)
+        values = self.list_values_in_file(self.x)
         return values if any(isinstance(value, str) for value in values) else []
 
-    def format_axes(self) -> None:
+    def format_scales_and_ticks(self) -> None:
         """Sets scales and ticks once. Must follow the series, because ticks widen their limits."""
         if self._formatted:
             return
@@ -318,7 +320,7 @@ class Panel:
             axis = self._get_axis(column)
             ticks = getattr(self.plot, f"set_{side}ticks")
             if axis.log:
-                values = self.list_values(column)
+                values = self.list_values_in_file(column)
                 getattr(self.plot, f"set_{side}scale")("log", base=2)
                 ticks(values, [f"{value:g}" for value in values])
                 self.plot.minorticks_off()
@@ -473,6 +475,6 @@ def select_pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     return rows.loc[worth.index[worth[y] > best]].sort_values(x)
 
 
-def panels(*_: object, **__: object) -> None:
+def panels(*_: object, **__: object) -> NoReturn:
     """Raises UsageError: ``draw_panels`` has replaced this function."""
     raise UsageError("panels() is now draw_panels() of figures.grid: experiments/README.md")

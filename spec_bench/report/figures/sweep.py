@@ -18,10 +18,10 @@ from spec_bench.report.data.rows import (
     Row,
     compute_error_bars,
     find_filled_column,
-    format_decoder,
+    format_marked_decoder_and_tree,
     format_prompt_count,
     format_title_without_pair,
-    format_tree_titles,
+    format_tree_titles_with_drafts,
     get_timing_doubt,
     to_rows,
 )
@@ -87,7 +87,7 @@ def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
     panels = [
         (format_title_without_pair(group), bars)
         for group in groups
-        if len(bars := _select_bars(group, measure))
+        if len(bars := _make_bar_rows(group, measure))
     ]
     if confirmations := [panel for panel in panels if panel[1].iloc[0].get("stage") == "confirm"]:
         panels = confirmations  # a search's screening only selects trees to confirm
@@ -134,16 +134,16 @@ def _drop_failed_and_baseline_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows.status != "failed") & (rows.decoder != "ar")]
 
 
-def _select_bars(group: Group, measure: str) -> pd.DataFrame:
+def _make_bar_rows(group: Group, measure: str) -> pd.DataFrame:
     """Selects a group's cells that have a value, and adds ``bar`` (the label), ``family`` (the kind
     of decoder, which has a colour) and ``doubtful`` (whether the times are doubtful).
     """
-    rows = group.rows.assign(spec=format_tree_titles(group.rows))
+    rows = group.rows.assign(spec=format_tree_titles_with_drafts(group.rows))
     rows = _drop_failed_and_baseline_rows(rows)[lambda frame: frame[measure].notna()]
     texts = []
     for row in to_rows(rows):
         mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")
-        name = format_decoder(row, with_stalls=False)
+        name = format_marked_decoder_and_tree(row, with_stalls=False)
         texts.append(f"{name} ({mark})" if mark else name)
     rows = rows.assign(
         bar=texts,

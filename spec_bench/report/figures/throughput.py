@@ -16,7 +16,7 @@ import pandas as pd
 
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
-    format_decoder,
+    format_marked_decoder_and_tree,
     get_interval,
     read_results_file,
     refuse_or_separate_models,
@@ -58,7 +58,7 @@ def split_throughput_lines(rows: pd.DataFrame) -> list[ThroughputLine]:
         for _, line in group.groupby(_LINE, dropna=False, sort=False):
             batch_mode = str((first_row := line.iloc[0])["batching"])
             arrivals = f", {batch_mode}" if batch_mode.startswith("open") else ""
-            title = format_decoder(first_row) + arrivals
+            title = format_marked_decoder_and_tree(first_row) + arrivals
             lines.append(ThroughputLine(heading, title, line.sort_values("batch_size")))
     return lines
 

@@ -31,7 +31,7 @@ from spec_bench.report.data.rows import (
     format_harness_note,
     format_title_without_pair,
     group_rows,
-    list_footnotes,
+    list_mark_meanings,
     mask_past_engine,
     read_rows,
     refuse_or_separate_models,
@@ -211,7 +211,7 @@ def draw_page_figure(
     rows = cells.rows[cells.rows.pair.isin(pairs)]
     pair = pairs[0] if len(pairs) == 1 else None
     try:
-        return list(figures.draw_figure_files(item, rows, folder, pair, formats))
+        return figures.draw_figure_files(item, rows, folder, pair, formats)
     except figures.NothingMeasuredError:
         return []
 
@@ -337,7 +337,7 @@ def build_page(
         pairs={view["pair"]: view["pair"] for view in views},
         tasks={view["task"]: names.get_task_title(view["task"]) for view in views},
         remarks=[
-            *list_footnotes(rows),
+            *list_mark_meanings(rows),
             *describe_differences_from_papers(to_rows(rows), [c.name for c in columns]),
         ],
         files=f"{file.name}{' and screening.csv' if has_screening else ''} beside this page",
@@ -405,9 +405,9 @@ def _draw_pictures(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if paper is None:
-            from spec_bench.report.figures.sweep import save_sweep_picture as draw_plain
+            from spec_bench.report.figures.sweep import save_sweep_picture
 
-            if draw_plain(groups, folder / "figure.png"):
+            if save_sweep_picture(groups, folder / "figure.png"):
                 yield "All decoders, the fastest first", to_data_uri(folder / "figure.png", _WIDTH)
         for number, figure in enumerate(page_figures):
             for path in draw_page_figure(figure, cells, folder / str(number), "png"):

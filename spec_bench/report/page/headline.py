@@ -18,18 +18,18 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.p_values import bonferroni_ends
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.differences import (
-    find_chance_difference,
     find_generate_speedup_over_ours,
+    find_relative_chance_difference,
 )
 from spec_bench.report.data.rows import (
     BESIDE,
     Group,
     Row,
     find_filled_column,
-    format_decoder,
+    format_marked_decoder_and_tree,
     format_prompt_count,
     format_title_without_pair,
-    format_tree_titles,
+    format_tree_titles_with_drafts,
     get_empty_reason,
     get_interval,
     get_number,
@@ -93,7 +93,7 @@ def make_headline(group: Group) -> Headline | None:
     """
     if "stage" in group.rows and (group.rows.stage == "screen").all():
         return None
-    rows = group.rows.assign(spec=format_tree_titles(group.rows))
+    rows = group.rows.assign(spec=format_tree_titles_with_drafts(group.rows))
     rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
     speculative_count = len(rows)
     exact = rows[rows.lossless == "exact"]
@@ -101,7 +101,7 @@ def make_headline(group: Group) -> Headline | None:
     metric = find_filled_column(rows, _METRICS)
     if metric is None:
         return None
-    rows = _keep_first_energy_meter(rows[rows[metric].notna()])
+    rows = _keep_first_meter_per_cell(rows[rows[metric].notna()])
     choice = _choose_by_speed(group, rows, metric)
     tie_count = 1
     winner = rows.loc[rows[metric].idxmax()]
@@ -117,7 +117,7 @@ def make_headline(group: Group) -> Headline | None:
         close_rows = _select_close_rows(sound, best, metric)
         winner = _pick_simplest(close_rows[close_rows.index.isin(candidates.index)], metric)
         tie_count = len(close_rows)
-        decoder = format_decoder(winner)
+        decoder = format_marked_decoder_and_tree(winner)
         code = str(winner.decoder)
         value, interval = _format_value(winner, metric, len(rows))
         certainty = "surely faster than AR, " if choice else ""
@@ -156,7 +156,7 @@ def make_headline(group: Group) -> Headline | None:
     )
 
 
-def _keep_first_energy_meter(rows: pd.DataFrame) -> pd.DataFrame:
+def _keep_first_meter_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
     """Keeps, of rows that differ only in the energy meter, those of the first meter."""
     if "energy_method" not in rows:
         return rows
@@ -172,7 +172,7 @@ def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderCh
     if metric == "block_efficiency" or not (plain and plain.value):
         return None
     speeds = []
-    chance = find_chance_difference(to_rows(rows), metric)
+    chance = find_relative_chance_difference(to_rows(rows), metric)
     for row in to_rows(rows):
         value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
@@ -180,7 +180,7 @@ def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderCh
         speed = Interval(value / plain.value, *ends, between_seeds_share=is_seed_bound)
         doubt = get_timing_doubt(row) or _explain_within_chance(speed.value, chance)
         prompts = get_number(row, "prompts") or 0
-        speeds.append(DecoderSpeed(format_decoder(row), speed, prompts, doubt))
+        speeds.append(DecoderSpeed(format_marked_decoder_and_tree(row), speed, prompts, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
     return choose_decoder(speeds, f"prompts{stage}")
 
@@ -251,9 +251,10 @@ def _describe_certainty(
     if LEAD in close_rows:
         tie_text += ", the fastest on all prompts of the search"
     elif winner.name != best.name:
-        tie_text += f", the simplest within {CLOSE:.0%} of {format_decoder(best)}"
+        tie_text += f", the simplest within {CLOSE:.0%} of {format_marked_decoder_and_tree(best)}"
     fastest = close_rows.loc[close_rows[metric].idxmax()]
-    looks = f"; {format_decoder(fastest)} looks faster ({fastest[metric]:.2f}), not surely"
+    title = format_marked_decoder_and_tree(fastest)
+    looks = f"; {title} looks faster ({fastest[metric]:.2f}), not surely"
     return tie_text + (looks if fastest.name != best.name else "")
 
 
@@ -263,7 +264,7 @@ def _select_close_rows(rows: pd.DataFrame, best: pd.Series, metric: str) -> pd.D
     if get_number(best, f"{metric}_low") is None:
         return rows[is_best]
     is_slower = rows[f"{metric}_high"] < best[f"{metric}_low"]
-    chance = 1 + find_chance_difference(to_rows(rows), metric)
+    chance = 1 + find_relative_chance_difference(to_rows(rows), metric)
     return rows[is_best | ~(is_slower & (rows[metric] * chance < best[metric]))]
 
 

@@ -11,7 +11,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.report.data.categories import (
     SPEC_BENCH,
     TABLES,
-    compute_numbers_by_category,
+    compute_speedup_and_tau_by_category,
     describe_shared_clocks,
     group_prompts_by_category,
 )
@@ -20,7 +20,7 @@ from spec_bench.report.data.rows import (
     Group,
     Row,
     find_filled_column,
-    format_tree_titles,
+    format_tree_titles_with_drafts,
     get_failure_reason,
     get_interval,
     get_remarks,
@@ -108,7 +108,9 @@ def build_results_table(group: Group, max_lines: int | None = None) -> ResultsTa
     digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in shown_columns}
     lines = []
     part = rows.head(max_lines) if max_lines else rows
-    for index, row, tree in zip(part.index, to_rows(part), format_tree_titles(rows), strict=False):
+    for index, row, tree in zip(
+        part.index, to_rows(part), format_tree_titles_with_drafts(rows), strict=False
+    ):
         cells = [
             _make_page_cell(
                 get_interval(row, c.name),
@@ -197,7 +199,7 @@ class CategoryNumbers(NamedTuple):
 def iter_category_numbers(group: Group, records: RecordReader) -> Iterator[CategoryNumbers]:
     """Yields a group's speed-ups, then its tokens per call; nothing if no prompt has a category."""
     kinds = group_prompts_by_category(group, records)
-    cells = compute_numbers_by_category(group, kinds, records) if kinds else []
+    cells = compute_speedup_and_tau_by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
         overall = {"overall": column}
         if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
@@ -218,7 +220,7 @@ def iter_category_numbers(group: Group, records: RecordReader) -> Iterator[Categ
 
 def iter_category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, ResultsTable]]:
     """Yields title and table of speed-ups, then of tokens per call, if there are categories."""
-    trees = dict(zip(group.rows.run_id, format_tree_titles(group.rows), strict=True))
+    trees = dict(zip(group.rows.run_id, format_tree_titles_with_drafts(group.rows), strict=True))
     for title, counts, overall, numbers in iter_category_numbers(group, records):
         is_speedup = title == TABLES["speedup"]
         lines = [

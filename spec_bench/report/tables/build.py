@@ -111,7 +111,11 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
     commands = (
         build_training_and_run_commands(item.recipes[0], missing, cells) if item.recipes else []
     )
-    notes = (*sheet.notes, *_note_lost_printed_numbers(paper.get_numbers(item.number)), *ours)
+    notes = (
+        *sheet.notes,
+        *_note_unreadable_printed_numbers(paper.get_numbers_or_places(item.number)),
+        *ours,
+    )
     return replace(sheet, notes=notes, commands=tuple(commands))
 
 
@@ -199,11 +203,11 @@ def _compute_ratio_or_difference(
     if is_ratio and rows[0] is rows[1]:
         return dict.fromkeys(_ENDS, 1.0)
     gap = compute_difference([[(rows[:1], rows[1:])]], place["number"], cells.records, is_ratio)
-    if gap is None or gap.ends is None:
+    if gap is None or gap.ends_on_value_scale is None:
         ours, theirs = (number["value"] for number in values)
         value = ours / theirs if is_ratio else ours - theirs
         return dict(zip(_ENDS, (value, nan, nan), strict=True))
-    numbers = (gap.value, *gap.ends)
+    numbers = (gap.value, *gap.ends_on_value_scale)
     ends = [1 + number if is_ratio else number * column.scale for number in numbers]
     return dict(zip(_ENDS, ends, strict=True))
 
@@ -264,7 +268,7 @@ def _list_measured_notes(
             "MBSU, speed-up) stand side by side."
         )
         if item.unprinted is not None:
-            pair_text = f"where {_format_names(paper_pairs)} is meant."
+            pair_text = f"where {_join_and_shorten_names(paper_pairs)} is meant."
         notes.append(f"Ours is pair {pair}{small}, {pair_text}")
     protocols = load_paper(item.paper).protocols
     for protocol in dict.fromkeys(map(get_protocol, rows)):
@@ -283,7 +287,11 @@ def _list_measured_notes(
     never_best = "Such rows never stand out as best."
     notes += [f"Ours, {doubt}." for doubt in names.summarise_doubts(rows)]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
-    return [*notes, *_note_tree_search(item, sheet, cells), *_note_compared_values(measured_places)]
+    return [
+        *notes,
+        *_note_tree_search(item, sheet, cells),
+        *_note_intervals_of_two_cells(measured_places),
+    ]
 
 
 def _list_unmeasured_notes(
@@ -296,7 +304,7 @@ def _list_unmeasured_notes(
         return notes
     pairs = sorted({request.pair for request in sheet.wanted})
     source = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
-    place = f"cell of this table was run on {_format_names(pairs)}" if pairs else NO_PAIR
+    place = f"cell of this table was run on {_join_and_shorten_names(pairs)}" if pairs else NO_PAIR
     notes += [f"{source} {place}.", *cells.unsplit.describe_other_sampling(sheet.wanted)]
     other_pairs = [
         pair
@@ -320,9 +328,10 @@ def _describe_shown_rows(rows: Sequence[Row]) -> str:
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     files = sorted({str(row["file"]) for row in rows})
     return (
-        f"pair {_format_names(pairs)}, {count} prompts a cell, "
+        f"pair {_join_and_shorten_names(pairs)}, {count} prompts a cell, "
         f"{_describe_machines_and_settings(rows)}, "
-        f"seed {_format_names([str(s) for s in seeds])}, from {_format_names(files)}"
+        f"seed {_join_and_shorten_names([str(s) for s in seeds])}, "
+        f"from {_join_and_shorten_names(files)}"
     )
 
 
@@ -342,7 +351,9 @@ def _describe_machines_and_settings(rows: Sequence[Row]) -> str:
             tasks = group_by_key((of_task[0], task) for task, of_task in by_task.items())
             titles = [", ".join(map(names.get_task_title, tasks[value])) for value in values]
             texts = [f"{text} ({title})" for text, title in zip(texts, titles, strict=True)]
-        told.append(f"{columns.get_column(name).title} {_format_names(texts) or 'not stated'}")
+        told.append(
+            f"{columns.get_column(name).title} {_join_and_shorten_names(texts) or 'not stated'}"
+        )
     return ", ".join(told)
 
 
@@ -428,7 +439,7 @@ def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> li
         for title, trees in chains.items()
     ]
     common = [
-        (request.pair, cells.find_ablation_spec(request))
+        (request.pair, cells.find_most_shared_spec(request))
         for request in sheet.wanted
         if request.pick == "common"
     ]
@@ -438,7 +449,7 @@ def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> li
     return notes
 
 
-def _note_compared_values(places: Sequence[Place]) -> list[str]:
+def _note_intervals_of_two_cells(places: Sequence[Place]) -> list[str]:
     """Notes how the intervals of ratios or differences were computed, or why there are none."""
     quantity = "ratio" if any(place["compared"] == "over" for place in places) else "difference"
     # A cell divided by itself has both ends at 1, which is no estimate.
@@ -452,13 +463,13 @@ def _note_compared_values(places: Sequence[Place]) -> list[str]:
     return notes
 
 
-def _format_names(names: Sequence[str]) -> str:
+def _join_and_shorten_names(names: Sequence[str]) -> str:
     if len(names) <= 4:
         return ", ".join(names)
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-def _note_lost_printed_numbers(numbers: Iterable[Number]) -> list[str]:
+def _note_unreadable_printed_numbers(numbers: Iterable[Number]) -> list[str]:
     """Notes which printed numbers could not be read from the copy of a paper, with candidates."""
     twins_by_tree: dict[str, list[str]] = {}
     uncertain: dict[str, list[str]] = {}

@@ -112,7 +112,7 @@ class MeasuredRows:
         if request.pick == "fastest":
             return pick_fastest(fits)
         if request.pick == "common":
-            spec = self.find_ablation_spec(request)
+            spec = self.find_most_shared_spec(request)
         elif request.pick == "same depth":
             fastest = pick_fastest(self._find_rows(request._replace(decoder=request.among[0])))
             spec = "" if fastest is None else str(len(parse_tree_spec(fastest["spec"]).numbers))
@@ -160,7 +160,7 @@ class MeasuredRows:
         """Counts the trees of the requested decoder that have numbers."""
         return len(_select_row_of_each_tree(self._find_rows(request)))
 
-    def find_ablation_spec(self, request: RequestedCell) -> str:
+    def find_most_shared_spec(self, request: RequestedCell) -> str:
         """Finds an ablation's tree: the requested one if measured, else the one with the most rows
         of the decoders in ``among``; "" if there are no rows.
         """

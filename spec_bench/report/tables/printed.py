@@ -150,7 +150,7 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
     """
     table = get_table(name)
     paper = load_paper(table.paper)
-    numbers = paper.get_numbers(table.number)
+    numbers = paper.get_numbers_or_places(table.number)
     drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
     find_printed = functools.partial(_find_printed_pair, table, drafts)
     # Another pair's cells are next to the paper's numbers, in lines of their own, or in columns.
@@ -162,7 +162,9 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
         numbers = [*numbers, *_iter_speedups(numbers)]
         shown = (*shown, _OVER_PLAIN)
     resolved = [
-        each for column in shown if (each := _resolve_column(column, numbers, paper.numbers))
+        each
+        for column in shown
+        if (each := _resolve_column_unless_elsewhere(column, numbers, paper.numbers))
     ]
     values = list(dict.fromkeys(row.get(table.across, "") for row in numbers))
     values += [other] if other and table.other_pair == "columns" else []
@@ -359,7 +361,7 @@ def _make_column_across(across: str, value: str, column: PaperColumn) -> PaperCo
     return replace(column, name=f"{value}_{column.name}".replace(" ", "_"), group=group)
 
 
-def _resolve_column(
+def _resolve_column_unless_elsewhere(
     column: PaperColumn, numbers: Sequence[Row], other_numbers: Sequence[Row]
 ) -> PaperColumn | None:
     """Fills in a column's name and title; None if another table prints its metric. If the paper
@@ -378,19 +380,19 @@ def _resolve_column(
     )
 
 
-def _format_line_label(line: Line, source: str, other_pair: str | None) -> str:
-    text = str(line.get(source, ""))
-    if source in line["entry"].labels:
-        return str(line["entry"].labels[source])
-    if source == "method" and other_pair and line["target"] == other_pair:
+def _format_line_label(line: Line, label_key: str, other_pair: str | None) -> str:
+    text = str(line.get(label_key, ""))
+    if label_key in line["entry"].labels:
+        return str(line["entry"].labels[label_key])
+    if label_key == "method" and other_pair and line["target"] == other_pair:
         return "measured here"
-    if source == "task":
+    if label_key == "task":
         return names.get_task_title(text)
-    if source == "decoder":
+    if label_key == "decoder":
         return names.get_decoder_style(text).title
-    if source == "tree_attention":
+    if label_key == "tree_attention":
         return "no" if text == "false" else "yes"
-    return text or (UNNAMED if source == "target" else "")
+    return text or (UNNAMED if label_key == "target" else "")
 
 
 def _fill_title(table: Table, numbers: Sequence[Row], drafts: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from math import isnan
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 import pandas as pd
@@ -127,7 +127,7 @@ def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
 
 def _format_place_and_kind(
     place: Place, column: PaperColumn, part: str, line_mark: str, form: str
-) -> tuple[str, str]:
+) -> tuple[str, Literal["number", "word"]]:
     """Formats one part of a place; returns the text and its kind, ``number`` or ``word``.
     ``line_mark`` is the mark that the line's label shows already.
     """
