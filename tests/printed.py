@@ -13,7 +13,8 @@ from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides
 from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import find_recipes_by_folder, list_paper_names, load_paper
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.measured import MeasuredRows, format_paper_progress
+from spec_bench.report.tables.measured import MeasuredRows
+from spec_bench.report.tables.progress import format_paper_progress
 from spec_bench.settings.arguments import split_command
 from spec_bench.settings.configs import get_conf_dir
 from spec_bench.system.files import format_training_command, get_training_folder_of_heads

@@ -25,7 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.verdict import Check, print_checks, summarise_claims
+from spec_bench.report.claims.console import print_checks
+from spec_bench.report.claims.verdict import Check, summarise_claims
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.system.files import list_results_files

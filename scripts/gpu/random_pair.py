@@ -32,8 +32,9 @@ from spec_bench.decode.config import apply_tree_shorthand, build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, make_random_module
+from spec_bench.engine.loading import DTYPES, ModelSpec, load_model
 from spec_bench.engine.plain import COMPILE
+from spec_bench.engine.random_model import make_random_module
 from spec_bench.measure.bandwidth import get_free_bytes, measure_bytes_per_s
 from spec_bench.measure.roofline import ForwardPassByteCounts, count_decode_bytes, count_model_bytes
 from spec_bench.metrics import CellRecords, metric

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -169,7 +168,7 @@ def choose_likeliest(probs: Tensor, uniforms: Tensor) -> Tensor:
     return probs.argmax(dim=-1, keepdim=True).expand_as(uniforms)
 
 
-def _read_generator_position(generator: torch.Generator) -> Any:
+def read_generator_position(generator: torch.Generator) -> Any:
     """Returns a generator's position: its offset on a GPU, else its state."""
     return generator.get_offset() if generator.device.type == "cuda" else generator.get_state()
 
@@ -220,11 +219,11 @@ class SeededSource(FormerMembers):
 
     def prepare_positions(self, count: int) -> SeededPositionDraws:
         # A call per number, as in plain decoding: on a GPU larger calls give other numbers.
-        positions = [_read_generator_position(generator) for generator in self.generators]
+        positions = [read_generator_position(generator) for generator in self.generators]
         numbers = [self._draw_uniforms(1)]
         if count > 1:  # a single position is always used, so ``advance`` changes nothing
             self._rewind_positions = [
-                *zip(positions, map(_read_generator_position, self.generators), strict=True)
+                *zip(positions, map(read_generator_position, self.generators), strict=True)
             ]
         numbers += [self._draw_uniforms(1) for _ in range(count - 1)]
         return SeededPositionDraws(torch.cat(numbers, dim=1), self.choose)
@@ -298,77 +297,3 @@ class SeededTrialDraws:
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
         return self._uniforms[:, index] < probability
-
-
-# Random numbers of a recorded iteration, drawn before it because a graph draws none.
-
-DrawRequest = tuple[bool, int]
-"""Whether the uniforms are for positions, and their number per row."""
-
-
-class DrawRecorder(SeededSource):
-    """Records the sizes of an iteration's draws, which depend on shapes alone."""
-
-    def __init__(self, generators: Sequence[torch.Generator]) -> None:
-        super().__init__(generators)
-        self.requests: list[DrawRequest] = []
-
-    def _draw_uniforms(self, *shape: int) -> Tensor:
-        self.requests.append((False, prod(shape)))
-        return super()._draw_uniforms(*shape)
-
-    def prepare_positions(self, count: int) -> SeededPositionDraws:
-        request_count = len(self.requests)
-        positions = super().prepare_positions(count)
-        self.requests[request_count:] = [(True, count)]
-        return positions
-
-
-class PredrawnSource(SeededSource):
-    """Hands out ``numbers`` [R, n] in [0, 1), float64, in the order requested. The first rows
-    belong to the generators. Allocates the numbers if none are given.
-    """
-
-    _fresh = False
-
-    def __init__(
-        self,
-        generators: Sequence[torch.Generator],
-        shape: tuple[int, ...],
-        numbers: Tensor | None = None,
-    ) -> None:
-        super().__init__(generators)
-        if numbers is None:
-            numbers = torch.empty(shape, dtype=torch.float64, device=generators[0].device)
-        self.numbers = numbers
-        self._used = 0
-
-    def draw_requested(self, requests: Sequence[DrawRequest]) -> None:
-        """Draws each row's numbers from its generator: a call for each position's number, and as
-        few calls as the order allows for all other numbers.
-        """
-        calls: list[tuple[int, bool]] = []  # count, and whether ``advance`` may rewind to here
-        merges = False
-        for positions, count in requests:
-            if positions:
-                calls += [(1, place == 0 and count > 1) for place in range(count)]
-            elif merges:
-                calls[-1] = calls[-1][0] + count, False
-            else:
-                calls.append((count, False))
-            merges = not positions
-        counts = [count for count, _ in calls]
-        for row, generator in zip(self.numbers, self.generators, strict=False):
-            for part, (_, may_rewind) in zip(row.split(counts), calls, strict=True):
-                start = _read_generator_position(generator) if may_rewind else None
-                part.uniform_(generator=generator)
-                if may_rewind:
-                    self._rewind_positions.append((start, _read_generator_position(generator)))
-
-    def _draw_uniforms(self, *shape: int) -> Tensor:
-        start = self._used
-        self._used = self._used + prod(shape)
-        return self.numbers[:, start : self._used].reshape(-1, *shape)
-
-    def prepare_positions(self, count: int) -> SeededPositionDraws:
-        return SeededPositionDraws(self._draw_uniforms(count), self.choose)

@@ -83,12 +83,6 @@ def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:
     return torch.empty_like(scores).scatter_(-1, index, sorted_scores)
 
 
-# The beam distribution of the next (parent, token) pair, over all parents at once.
-#
-# DSBD (arXiv 2409.16560), eq. 1. Letters: R rows, W parents, V vocabulary; a *cell* is a pair
-# (parent, token), numbered ``parent * V + token``.
-
-
 def raw_next_log_probs(logits: Tensor, stopped: Tensor, repeated_token: Tensor) -> Tensor:
     """Computes raw log-probabilities [R, W, V] after each parent, at temperature 1, untruncated, in
     the dtype of the logits [R, W, V]; a ``stopped`` parent [R, W] goes on with ``repeated_token``.
@@ -101,12 +95,15 @@ def raw_next_log_probs(logits: Tensor, stopped: Tensor, repeated_token: Tensor) 
 
 
 def warped_beam_probs(log_likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
-    """The distribution [R, W V] of the next beam: the warp of the flattened joint vector, not of
-    each parent's; zeros where all parents are absent.
+    """The distribution [R, W V] of the next beam (DSBD, arXiv 2409.16560, eq. 1): the warp of the
+    flattened joint vector, not of each parent's; zeros where all parents are absent.
 
     Given are each parent's raw log-likelihood [R, W], -inf where there is none, and the raw
     log-probabilities after it [R, W, V]. Parents are counted by index: two equal ones have twice
     the weight.
+
+    Letters: R rows, W parents, V vocabulary; entry ``parent * V + token`` is the pair (parent,
+    token).
     """
     largest = log_likelihood.amax(dim=-1, keepdim=True)
     present = largest > -torch.inf

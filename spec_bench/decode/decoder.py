@@ -17,16 +17,9 @@ import torch
 from torch import Tensor
 
 from spec_bench.core import processes
-from spec_bench.core.draws import (
-    DrawRecorder,
-    DrawRequest,
-    PredrawnSource,
-    RandomSource,
-    SeededSource,
-    choose_likeliest,
-    make_row_generator,
-)
+from spec_bench.core.draws import RandomSource, SeededSource, choose_likeliest, make_row_generator
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, copy_to_device
+from spec_bench.core.predrawn import DrawRecorder, DrawRequest, PredrawnSource
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.loop import DecodingLoop, IterationCounts
 from spec_bench.decode.recording import GraphCache, IterationGraph

@@ -165,8 +165,6 @@ def build_step_records(
     ]
 
 
-# Translation of a decoder's blocks for transformers, and checks that it supports them.
-
 _DRAFTERS = ("none", "language_model", "lookup")
 
 

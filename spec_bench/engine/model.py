@@ -11,11 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-# Seconds spent in forward passes, measured without synchronising the device.
-
 
 class ForwardTimer:
-    """Adds up the seconds between ``start`` and ``stop``.
+    """Adds up the seconds of forward passes, from ``start`` to ``stop``.
 
     On CUDA it records events and reads them only when the total is requested, so timing adds no
     synchronisation to the decoding loop; it skips passes while a graph is recorded. Elsewhere it

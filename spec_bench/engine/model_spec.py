@@ -181,8 +181,6 @@ def explain_torch_cannot_record(version: str) -> str:
     )
 
 
-# Tokens that a draft may propose.
-
 INTERSECTION = "intersection"
 
 

@@ -26,9 +26,10 @@ from spec_bench.jobs.config.application import (
 )
 from spec_bench.jobs.config.compose import list_config_folders, parse_request
 from spec_bench.jobs.config.config import RunSettings
+from spec_bench.jobs.config.confirmation import build_confirmation_job
 from spec_bench.jobs.config.flags import iter_paper_folders
 from spec_bench.jobs.config.pair import require_models_exist
-from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job, build_settings
+from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch

@@ -13,13 +13,8 @@ from rich.markdown import Markdown
 
 from spec_bench.report.claims import drop_failed_simulated_screened
 from spec_bench.report.claims.ask import ClaimQuery, best, cells
-from spec_bench.report.claims.verdict import (
-    DOES_NOT_HOLD,
-    HOLDS,
-    Check,
-    build_checks_table,
-    correct_verdicts,
-)
+from spec_bench.report.claims.console import build_checks_table
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, correct_verdicts
 from spec_bench.report.comparison import (
     ORDER,
     RATE,

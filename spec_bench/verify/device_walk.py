@@ -183,23 +183,21 @@ def _number_level_tests(shape: TreeShape, width: int) -> tuple[tuple[int, ...], 
     return (*tests, tests[-1])
 
 
-# Whole-path verification of a chain without a loop over nodes, for GPUs.
-#
-# A chain's quotas are a running product that is clipped at 1 after every factor, a_l = min(1,
-# a_{l-1} r_l) with r_l = p(x_l) / q(x_l). So with S the running sums of log r, S_0 = 0, a_l =
-# exp(S_l - max S up to l), for all l at once. The rest follows from each node's own quota. The
-# numbers equal those of the loop in `path_rule` up to rounding; a CPU uses the loop.
-#
-# Letters: R rows, L draft tokens, N = L + 1 nodes, V vocabulary.
-
-
 def is_chain(shape: TreeShape) -> bool:
     """Returns whether every level has exactly one node."""
     return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
 
 
 def verify_chain_by_blocks(tree: Tree, p: Tensor) -> PathVerdict:
-    """Verifies a chain by blocks (arXiv 2403.10444) in closed form, from p [R, N, V]."""
+    """Verifies a chain by blocks (arXiv 2403.10444) without a loop over nodes, from p [R, N, V].
+
+    A chain's quotas are a running product that is clipped at 1 after every factor, a_l = min(1,
+    a_{l-1} r_l) with r_l = p(x_l) / q(x_l). So with S the running sums of log r, S_0 = 0, a_l =
+    exp(S_l - max S up to l), for all l at once. The rest follows from each node's own quota. The
+    numbers equal those of the loop in ``path_rule`` up to rounding; a CPU uses the loop.
+
+    Letters: R rows, L draft tokens, N = L + 1 nodes, V vocabulary.
+    """
     parent_p = p[:, :-1]
     token = tree.tokens[:, 1:, None]
     present = tree.valid[:, 1:]

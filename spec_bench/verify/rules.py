@@ -210,12 +210,9 @@ def _join_columns(columns: list[Tensor], like: Tensor) -> Tensor:
     return torch.cat(columns, dim=-1) if columns else like.new_zeros((like.shape[0], 0))
 
 
-# Node rules without a loop over children, for GPUs. The numbers equal those of the loops, which a
-# CPU uses, up to rounding.
-
-
 def naive_closed_form(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
-    """Computes recursive rejection with one-hot proposals for all children at once.
+    """Computes recursive rejection with one-hot proposals for all children at once, on GPUs; the
+    numbers equal those of the loop, which a CPU uses, up to rounding.
 
     Child j is reached with probability 1 - p(x_1) - ... - p(x_{j-1}), copies counted once. If the
     first children have nearly all of the mass, this difference would cancel. It is therefore summed

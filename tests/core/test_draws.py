@@ -9,7 +9,6 @@ import torch
 from scipy.stats import chisquare
 
 from spec_bench.core.draws import (
-    PredrawnSource,
     SeededSource,
     _inverse_cdf_in_blocks,
     choose_likeliest,
@@ -18,6 +17,7 @@ from spec_bench.core.draws import (
     make_row_generator,
 )
 from spec_bench.core.gumbel import compute_sibling_distributions, condition_on_maximum, gumbel_top_k
+from spec_bench.core.predrawn import PredrawnSource
 from spec_bench.core.warp import (
     SamplingSettings,
     first_argmax,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
-from spec_bench.core.draws import DrawRecorder
+from spec_bench.core.predrawn import DrawRecorder
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import compiled, recording
 from spec_bench.decode.compiled import CompiledIteration

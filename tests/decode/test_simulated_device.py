@@ -13,8 +13,9 @@ from unittest import mock
 import pytest
 import torch
 
-from spec_bench.core.draws import DrawRecorder, PredrawnSource, SeededSource
+from spec_bench.core.draws import SeededSource
 from spec_bench.core.host_device import HostDeviceInts
+from spec_bench.core.predrawn import DrawRecorder, PredrawnSource
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder

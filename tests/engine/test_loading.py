@@ -23,15 +23,14 @@ from spec_bench.engine.architectures import (
 )
 from spec_bench.engine.loading import (
     ModelSpec,
-    TokenIds,
     choose_common_tokenizer,
     load_config,
     load_model,
     load_tokenizer,
-    make_random_module,
     require_same_vocabulary,
 )
 from spec_bench.engine.model_spec import COMPILE_MODES
+from spec_bench.engine.random_model import TokenIds, make_random_module
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config.model_files import read_model_size
 from spec_bench.jobs.config.pair import EngineSettings, resolve_device_and_compile

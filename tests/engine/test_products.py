@@ -6,7 +6,7 @@ from torch import nn
 
 from spec_bench.engine import products
 from spec_bench.engine.fused_linear import fuse_linear_groups
-from spec_bench.engine.loading import ModelSpec, load_model, make_random_module
+from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.products import (
     PACKED,
     PADDED,
@@ -19,6 +19,7 @@ from spec_bench.engine.products import (
     pack_linear_layers,
     store_weights_by_column,
 )
+from spec_bench.engine.random_model import make_random_module
 from tests.families import pair_of, tiny_model
 from tests.simcuda import DEVICE, SimCuda
 

@@ -7,7 +7,8 @@ import pytest
 
 from spec_bench.report.papers.items import read_recipe_folder
 from spec_bench.report.papers.paper import load_paper
-from spec_bench.report.tables.measured import MeasuredRows, compute_progress_by_pair
+from spec_bench.report.tables.measured import MeasuredRows
+from spec_bench.report.tables.progress import compute_progress_by_pair
 from spec_bench.system.files import get_results_file, read_csv
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.loading import ModelSpec, make_random_module
+from spec_bench.engine.loading import ModelSpec
+from spec_bench.engine.random_model import make_random_module
 from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config import settings

@@ -10,11 +10,11 @@ from spec_bench.jobs import app
 from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import (
+from spec_bench.jobs.config.confirmation import (
     build_confirmation_job,
-    reserve_confirmation_prompts,
     select_best_ids_of_each_decoder,
 )
+from spec_bench.jobs.config.settings import reserve_confirmation_prompts
 from spec_bench.jobs.job import session
 from spec_bench.jobs.sweep.plan import ExpectedRate
 from spec_bench.recommend import recommend as search

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec_bench.recommend.recommend import (
+from spec_bench.recommend.draft_cost import (
     DRAFT_COST_SHARES,
     PASS_TOKENS,
     compute_break_evens,

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from spec_bench.audit.decoders import EnumeratedDraws, enumerate_outcomes
-from spec_bench.core.draws import DrawRecorder, SeededSource
+from spec_bench.core.draws import SeededSource
 from spec_bench.core.gumbel import compute_sibling_distributions
+from spec_bench.core.predrawn import DrawRecorder
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.tree.dynamic import BestNodes, BestSlots, DynamicTree

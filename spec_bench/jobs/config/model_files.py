@@ -242,7 +242,7 @@ def _compute_architecture_size(path: str) -> ModelSize:
     """Computes the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 
-    from spec_bench.engine.loading import load_random_config, make_random_module
+    from spec_bench.engine.random_model import load_random_config, make_random_module
 
     config = load_random_config(path)
     module = make_random_module(path, torch.float16, "meta", 0)

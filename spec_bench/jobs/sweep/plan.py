@@ -18,6 +18,7 @@ from rich.table import Table
 
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import RunSettings
+from spec_bench.jobs.config.confirmation import build_confirmation_job
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
     EngineSettings,
@@ -27,7 +28,7 @@ from spec_bench.jobs.config.pair import (
     resolve_dtype,
 )
 from spec_bench.jobs.config.served_cells import SERVER
-from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job, build_settings
+from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import count_gpus_of_job, find_smallest_gpu_gib
 from spec_bench.jobs.work.prompts import estimate_cache_slots, list_asked_prompt_ids

@@ -20,7 +20,6 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.loading import (
     ModelSpec,
-    TokenIds,
     choose_common_tokenizer,
     load_model,
     load_tokenizer_once,
@@ -36,6 +35,7 @@ from spec_bench.engine.mapped_model import (
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.model_spec import INTERSECTION, read_output_ids
 from spec_bench.engine.products import dense_weight
+from spec_bench.engine.random_model import TokenIds
 from spec_bench.jobs.config.model_files import read_content_id, resolve_or_convert_model
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.measure.provenance import format_device_count_and_model

@@ -1,4 +1,4 @@
-"""Checks of claims with their evidence and verdicts, a summary of checks, and both on the console.
+"""Checks of claims with their evidence and verdicts, and a summary of checks.
 
 A verdict follows from two one-sided p-values (``PValues``): of such numbers if the claim were
 false, and if it were true. The verdicts of a family are made together (``correct_verdicts``): a
@@ -11,9 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-
-from rich.console import Console
-from rich.table import Table
 
 from spec_bench.metrics.p_values import adjust_by_holm
 from spec_bench.report.papers.paper import Paper
@@ -43,8 +40,6 @@ VERDICTS = tuple(_PHRASES)
 ALPHA = 0.05
 """Largest chance that any verdict of a family is false."""
 _MOST = 10_000  # largest number of prompts that is suggested
-
-
 PValues = tuple[float, float]
 """Two probabilities of such numbers: if the claim is only just false (small if it holds), and if it
 is only just true (small if it does not hold).
@@ -211,41 +206,7 @@ def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> ClaimsSumm
     return ClaimsSummary(f"{text}.", (*verdicts, *extra), lines)
 
 
-# On the console.
-
-
-_STYLES = {"holds": "green", "does not hold": "red"}
-_STYLES |= dict.fromkeys(("shown alone", "within noise", "contradicted alone"), "yellow")
 OURS = "not said by the paper, checked beside it"
-
-
-def print_checks(checks: Sequence[Check], summary: ClaimsSummary) -> None:
-    """Prints the summary, then the checks under the paper's statements and their sections."""
-    console = Console(highlight=False)
-    console.width = max(console.width, 0 if console.is_terminal else 130)
-    console.print(_escape_markup(summary.sentence))
-    if summary.lines:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("what the paper says")
-        for verdict in summary.verdicts:
-            table.add_column(verdict.replace(" ", "\n", 1), justify="right")
-        label_before = ""
-        for (text, section, pair), counts in summary.lines.items():
-            claim_label = format_statement(text, section)
-            line_label = (
-                f"    {pair}"
-                if claim_label == label_before
-                else f"{claim_label}: {pair}"
-                if pair
-                else claim_label
-            )
-            table.add_row(_escape_markup(line_label), *counts)
-            label_before = claim_label
-        console.print(table)
-    for (text, section), group in group_by_claim(checks).items():
-        if summary.lines:
-            console.print(f"\n[bold]{_escape_markup(format_statement(text, section))}[/bold]")
-        console.print(build_checks_table(group))
 
 
 def group_by_claim(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
@@ -256,20 +217,3 @@ def group_by_claim(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]
 def format_statement(text: str, section: str) -> str:
     """Formats a paper's statement with its section; a fixed text for our own checks."""
     return f"{text} ({section})" if text else OURS
-
-
-def build_checks_table(checks: Sequence[Check]) -> Table:
-    """Builds a console table of checks: claim, place, evidence and verdict."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("claim", "on", "evidence", "verdict"):
-        table.add_column(title)
-    for check in checks:
-        style = _STYLES.get(check.verdict, "none")
-        verdict = f"[{style}]{check.verdict}[/{style}]"
-        texts = (_escape_markup(text) for text in (check.claim, check.where, check.evidence))
-        table.add_row(*texts, verdict)
-    return table
-
-
-def _escape_markup(text: str) -> str:
-    return text.replace("[", r"\[")

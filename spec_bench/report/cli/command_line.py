@@ -2,10 +2,10 @@
 
 Papers are the folders below experiments/, experiments those below results/. The message about an
 unknown name lists the known names.
-"""
 
-# A command raises ``UsageError`` for a wrong request; ``main`` prints one line and ends with status
-# 2. Figures are imported where they are drawn, because matplotlib is slow to load.
+A command raises ``UsageError`` for a wrong request; ``main`` prints one line and ends with status
+2. Figures are imported where they are drawn, because matplotlib is slow to load.
+"""
 
 import shlex
 import sys
@@ -16,7 +16,7 @@ from typing import Any
 
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.records.types import Generation
-from spec_bench.report.claims.verdict import print_checks
+from spec_bench.report.claims.console import print_checks
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.printed import read_printed_rows
 from spec_bench.report.data.rows import (
@@ -42,8 +42,9 @@ from spec_bench.report.papers.paper import (
 )
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables_by_setting, refuse_unknown_pair
-from spec_bench.report.tables.measured import RESULTS, MeasuredRows, format_paper_progress
+from spec_bench.report.tables.measured import RESULTS, MeasuredRows
 from spec_bench.report.tables.printed import TableSheet
+from spec_bench.report.tables.progress import format_paper_progress
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
     get_results_folder,

@@ -490,9 +490,6 @@ def format_tree_titles_with_drafts(rows: pd.DataFrame) -> list[str]:
     return list(specs.where(~has_several, specs + " " + drafts))
 
 
-# Parts of rows that agree in the settings of their runs (``columns.csv``, ``apart``).
-
-
 def get_protocol(row: Row) -> str:
     """Returns whose prompts, examples and limits a row has: ``clean`` (ours) or ``authors``."""
     protocol = row.get("protocol")

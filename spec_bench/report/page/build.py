@@ -55,15 +55,14 @@ from spec_bench.report.papers.paper import (
     load_readable_papers,
 )
 from spec_bench.report.tables.build import build_tables_by_setting
-from spec_bench.report.tables.measured import (
-    RESULTS,
+from spec_bench.report.tables.measured import RESULTS, MeasuredRows
+from spec_bench.report.tables.printed import RequestedCell, TableSheet
+from spec_bench.report.tables.progress import (
     ItemProgress,
-    MeasuredRows,
     build_training_and_run_commands,
     compute_progress_by_pair,
     list_wanted_cells,
 )
-from spec_bench.report.tables.printed import RequestedCell, TableSheet
 from spec_bench.report.tables.render import format_table_html, make_template_environment
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError

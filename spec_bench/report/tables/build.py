@@ -28,7 +28,7 @@ from spec_bench.report.data.seeds import POOLED, SEEDS
 from spec_bench.report.papers.items import Item, PaperColumn
 from spec_bench.report.papers.pairs import format_drafter_size, is_embedded, read_pair_configs
 from spec_bench.report.papers.paper import Table, load_paper
-from spec_bench.report.tables.measured import NO_PAIR, MeasuredRows, build_training_and_run_commands
+from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.printed import (
     SAMPLING,
     Place,
@@ -40,6 +40,7 @@ from spec_bench.report.tables.printed import (
     lay_out_printed_table,
     list_requested_cells,
 )
+from spec_bench.report.tables.progress import NO_PAIR, build_training_and_run_commands
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
