@@ -150,19 +150,7 @@ def build_overrides_and_save_prompts(
             raise UsageError(
                 f"settings are texts such as 'task=xsum', got {describe_type_and_value(word)}"
             )
-    settings = {**settings}
-    if isinstance(settings.get("prompts"), list | tuple):
-        texts = settings.pop("prompts")
-    elif texts is not None:
-        warn_once("texts=[...] is prompts=[...] now, and limit=N how many of them are asked")
-    if "limit" in settings:
-        settings["prompts"] = settings.pop("limit")
-    count = settings.get("prompts")
-    if isinstance(count, Path) or (isinstance(count, str) and "." in count):
-        raise UsageError(
-            "prompts=[...] are prompts of your own, limit=N is how many are asked; data=FILE "
-            f"reads a file, got {describe_type_and_value(count)}"
-        )
+    settings, texts = _separate_own_prompts(settings, texts)
     words = [*_pair_to_overrides(pair), *overrides]
     flags = list[str]()
     known_keys = [*_FLAGS, *{path.partition(".")[0] for path in list_setting_names("run")}]
@@ -196,6 +184,28 @@ def build_overrides_and_save_prompts(
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
         words.append("sink=quiet")
     return words
+
+
+def _separate_own_prompts(
+    settings: Mapping[str, Any], texts: Iterable[Any] | None
+) -> tuple[dict[str, Any], Iterable[Any] | None]:
+    """Separates the user's own prompts from the settings, in which ``prompts`` then is the number
+    of prompts. Raises UsageError if ``prompts`` is a file.
+    """
+    settings = {**settings}
+    if isinstance(settings.get("prompts"), list | tuple):
+        texts = settings.pop("prompts")
+    elif texts is not None:
+        warn_once("texts=[...] is prompts=[...] now, and limit=N how many of them are asked")
+    if "limit" in settings:
+        settings["prompts"] = settings.pop("limit")
+    count = settings.get("prompts")
+    if isinstance(count, Path) or (isinstance(count, str) and "." in count):
+        raise UsageError(
+            "prompts=[...] are prompts of your own, limit=N is how many are asked; data=FILE "
+            f"reads a file, got {describe_type_and_value(count)}"
+        )
+    return settings, texts
 
 
 def _format_flag_arguments(key: str, value: Any) -> list[str]:

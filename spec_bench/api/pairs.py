@@ -89,11 +89,11 @@ def load_pair(
     _require_names_or_models(target, drafts, tokenizer)
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     engine_settings = read_settings(EngineSettings, engine, "engine")
-    draft_names = [str(model) if isinstance(model, Path) else model for model in drafts]
+    draft_names = [_path_to_text(model) for model in drafts]
     pair_settings = {
-        "target": str(target) if isinstance(target, Path) else target,
+        "target": _path_to_text(target),
         "draft": draft_names if is_list else (draft_names or [None])[0],
-        "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
+        "tokenizer": _path_to_text(tokenizer),
         "heads": heads,
     }
     if any(is_transformers_model(model) for model in (target, *drafts)):
@@ -102,11 +102,15 @@ def load_pair(
         models = [pair_settings["target"], *draft_names]
         pair = _wrap_loaded_modules(models, tokenizer, heads or {}, engine_settings)
     else:
-        pair = _load_named_pair(
-            name, {k: v for k, v in pair_settings.items() if v is not None}, engine_settings
-        )
+        known_settings = {k: v for k, v in pair_settings.items() if v is not None}
+        pair = _load_named_pair(name, known_settings, engine_settings)
     set_thread_count(threads, str(pair.models[0].device), pair.models[0])
     return pair
+
+
+def _path_to_text(value: Any) -> Any:
+    """Converts a path to text; returns anything else as it is."""
+    return str(value) if isinstance(value, Path) else value
 
 
 def _require_names_or_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:

@@ -392,6 +392,12 @@ def _draw_cells_where(rows: Tensor, cell_probs: Tensor, draws: RandomSource) -> 
     return draws.categorical(torch.where(rows[:, None, None], cell_probs, unread), 1).squeeze(-1)
 
 
+def _stack_fields(cells: Tensor, present: Tensor, beams: ParentBeams) -> Tensor:
+    """Stacks what ``_FIELDS`` names of beams, [R, fields, W], float64."""
+    fields = (cells, present, beams.log_likelihood, beams.length, beams.stopped)
+    return torch.stack([field.double() for field in fields], dim=1)
+
+
 def verify_forest(
     logits: Tensor,
     parents: ParentBeams,
@@ -437,9 +443,7 @@ def verify_forest(
         is_used = torch.arange(width, device=missing_count.device) < missing_count.unsqueeze(1)
         output = torch.cat([cells, new_cells], dim=1)  # drafted cells, then drawn cells
         present = torch.cat([verdict.accepted, is_used], dim=1)
-        children = parents.children(output, log_p)
-        fields = (output, present, children.log_likelihood, children.length, children.stopped)
-        candidates = torch.stack([field.double() for field in fields], dim=1)
+        candidates = _stack_fields(output, present, parents.children(output, log_p))
         beams = torch.where(ends[:, None, None], candidates, beams)
         final_layer = torch.where(ends, layer + 1, final_layer)
         full_layers = full_layers + (active & (missing_count == 0))

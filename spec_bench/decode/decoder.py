@@ -166,18 +166,20 @@ class Decoder(DecodingLoop[Row]):
             return None
         if self.make_draws is not SeededSource or processes.count_torchrun_processes() > 1:
             return None
-        draws = self.make_greedy_if_cold(DrawRecorder([torch.Generator(self.target.device)]))
-        committed, ints = self.make_dummy_inputs(1, 1)
-        copy_to_device(ints, self.target.device)
-        try:
-            result = self.run_iteration(committed, draws)
-        except Exception as error:  # for example a compiler's
-            fused = [model for model in self._target_and_drafts if getattr(model, "fused", False)]
-            for model in fused:
-                model.abandon_compiled_form(error)
-            if not fused:
-                raise
-            return self._trace_draws()
+        while True:
+            draws = self.make_greedy_if_cold(DrawRecorder([torch.Generator(self.target.device)]))
+            committed, ints = self.make_dummy_inputs(1, 1)
+            copy_to_device(ints, self.target.device)
+            try:
+                result = self.run_iteration(committed, draws)
+                break
+            except Exception as error:  # for example a compiler's
+                models = self._target_and_drafts
+                fused = [model for model in models if getattr(model, "fused", False)]
+                if not fused:
+                    raise
+                for model in fused:  # the next try runs them without it
+                    model.abandon_compiled_form(error)
         self.commit_accepted_paths(result.path, committed.lengths, (), result.layout)
         return draws.requests
 

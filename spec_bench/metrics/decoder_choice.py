@@ -41,6 +41,8 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
 
     ``unit`` is the plural noun for what to measure more of, such as prompts.
     """
+    if not speeds:
+        return DecoderChoice((), "AR", "nothing else has a speed")
     own_ends, wide = (
         [
             None
@@ -50,10 +52,8 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
         ]
         for comparisons in (1, len(speeds))
     )
-    if not speeds or (faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1)):
-        return (
-            DecoderChoice(faster) if speeds else DecoderChoice((), "AR", "nothing else has a speed")
-        )
+    if faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1):
+        return DecoderChoice(faster)
     maybe = [n for n, ends in enumerate(own_ends) if ends is None or ends[1] > 1]
     ties = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
     candidates = {*maybe} - ties or maybe or range(len(own_ends))

@@ -110,9 +110,8 @@ def sign_flip_p_value(differences: ArrayLike) -> float:
     if not discordant.size:
         return 1.0
     if np.allclose(np.abs(discordant), abs(discordant[0])):
-        count = discordant.size
         fewer = min((discordant > 0).sum(), (discordant < 0).sum())
-        return min(1.0, 2 * float(bdtr(fewer, count, 0.5)))
+        return min(1.0, 2 * float(bdtr(fewer, discordant.size, 0.5)))
     threshold = abs(discordant.sum()) * (1 - 1e-12)
     as_far = np.abs(_draw_signs(discordant.size) @ discordant) >= threshold
     return float((as_far.sum() + 1) / (_SIGN_DRAWS + 1))

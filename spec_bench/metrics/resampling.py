@@ -165,8 +165,8 @@ def _build_interval(
         else:
             factor_below = 1.0
             factor_above = 1.0
-        factor_below = factor_below * wider
-        factor_above = factor_above * wider
+        factor_below *= wider
+        factor_above *= wider
     low = value - factor_below * sqrt(variance)
     high = value + factor_above * sqrt(variance)
     return Interval(

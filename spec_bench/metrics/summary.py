@@ -69,10 +69,7 @@ def summarise(
     signatures = []
     by_prompt = dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
-        golds = _select_prompts(cell.references, cell.ids, "references")
-        references = dict(zip(cell.ids, golds, strict=True))
-        if needs_references(name) is True and any(golds):
-            references = {prompt_id: texts for prompt_id, texts in references.items() if texts}
+        references = _select_references(cell, name)
         answers = _select_prompts(cell.texts, references, "texts")
         try:
             intervals, signature = compute_score_columns(
@@ -81,8 +78,8 @@ def summarise(
         except Exception as error:  # such as an error in a user's function
             failures.append(("quality_signature", f"{name}: {describe_error(error)}"))
             continue
-        signature += f"|scored: {len(references)} of {len(golds)} answers" * (
-            len(references) < len(golds)
+        signature += f"|scored: {len(references)} of {len(cell.ids)} answers" * (
+            len(references) < len(cell.ids)
         )
         if name not in SCORES and (
             taken_columns := sorted(set(intervals) & {*columns.define_all_column_names(), *row})
@@ -130,6 +127,19 @@ def _make_row_entries(
         return {column: number}
     number = clip_or_drop_wide_ends(column, widen_to_tau_width(number, tau, column))
     return dict(zip((column, *ends), (number.value, number.low, number.high), strict=True))
+
+
+def _select_references(cell: CellRecords, score: str) -> dict[str, Sequence[str]]:
+    """Selects the references of the prompts that a score is computed over, by prompt id: all
+    prompts, or those with references if the score needs them. Raises UsageError if a prompt lacks
+    its entry.
+    """
+    references = dict(
+        zip(cell.ids, _select_prompts(cell.references, cell.ids, "references"), strict=True)
+    )
+    if needs_references(score) is True and any(references.values()):
+        return {prompt_id: texts for prompt_id, texts in references.items() if texts}
+    return references
 
 
 def _select_prompts(

@@ -95,9 +95,10 @@ def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
 def compute_break_evens(cost_by_pass_tokens: Mapping[int, float]) -> list[ChainBreakEven]:
     """Computes each chain's break-even acceptances from the relative costs of passes."""
     table = []
-    for length, cost in (
-        (count - 1, cost) for count, cost in cost_by_pass_tokens.items() if count > 1
-    ):
+    for count, cost in cost_by_pass_tokens.items():
+        length = count - 1
+        if not length:
+            continue
         break_evens = {
             share: find_break_even_acceptance(length, cost + length * share)
             for share in DRAFT_COST_SHARES
@@ -116,9 +117,7 @@ def find_break_even_acceptance(draft_tokens: int, cost_in_plain_calls: float) ->
         return 0.0
     return float(
         brentq(
-            lambda a: compute_expected_tokens_per_call(draft_tokens, a) - cost_in_plain_calls,
-            0.0,
-            1.0,
+            lambda a: compute_expected_tokens_per_call(draft_tokens, a) - cost_in_plain_calls, 0, 1
         )
     )
 

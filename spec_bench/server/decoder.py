@@ -131,6 +131,10 @@ class ServerAnswer:
         )
 
 
+ResultQueue = SimpleQueue[tuple[int, ServerAnswer | Exception | None]]
+"""Indices of requests with their answers or errors; None at an answer's first token."""
+
+
 def trim_chunks(
     request: Request, answer: StreamedAnswer, url: str, vocabulary_size: int
 ) -> tuple[TokenChunk, ...]:
@@ -242,22 +246,19 @@ class ServedDecoder:
         """
         if requests and self.options.sampling.temperature > 0 and not self._is_top_k_checked:
             self._check_top_k_honoured(requests[0])
-        results: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
+        results: ResultQueue = SimpleQueue()
         start_s = time.perf_counter()
-        arrivals_s: list[float] = []
-        if self.requests_per_s:
-            arrivals_s = draw_arrival_times_s(len(requests), self.requests_per_s, seed)
+        rate = self.requests_per_s
+        arrivals_s = draw_arrival_times_s(len(requests), rate, seed) if rate else []
         request_queue = iter(enumerate(requests))
-
-        def ask(index: int, request: Request) -> None:
-            due_s = start_s + arrivals_s[index] if arrivals_s else None
-            result = self._try_answer(request, seed, due_s, lambda: results.put((index, None)))
-            results.put((index, result))
 
         def send(limit: int) -> int:
             batch = list(islice(request_queue, limit))
-            for indexed_request in batch:  # daemons do not outlive the process
-                Thread(target=ask, args=indexed_request, daemon=True).start()
+            for index, request in batch:
+                due_s = start_s + arrivals_s[index] if arrivals_s else None
+                arguments = (results, index, request, seed, due_s)
+                # a daemon does not outlive the process
+                Thread(target=self._put_answer, args=arguments, daemon=True).start()
             return len(batch)
 
         answers: dict[int, ServerAnswer] = {}
@@ -287,17 +288,21 @@ class ServedDecoder:
             raise UnansweredError(errors, () if meter else generations)
         return generations
 
-    def _try_answer(
-        self, request: Request, seed: int, due_s: float | None, on_first_token: Callable[[], None]
-    ) -> ServerAnswer | Exception:
-        """Requests one answer, at once or when it is due; returns the error if it fails."""
+    def _put_answer(
+        self, results: ResultQueue, index: int, request: Request, seed: int, due_s: float | None
+    ) -> None:
+        """Requests one answer, at once or when it is due, and puts its index into the queue: with
+        None at the first token, in the end with the answer, or with the error if it fails.
+        """
+        result: ServerAnswer | Exception
         try:
-            if due_s is None:
-                return self.request_answer(request, seed, on_first_token)
-            time.sleep(max(0.0, due_s - time.perf_counter()))
-            return self.request_answer(request, seed, on_first_token).shift_start(due_s)
+            if due_s is not None:
+                time.sleep(max(0.0, due_s - time.perf_counter()))
+            result = self.request_answer(request, seed, lambda: results.put((index, None)))
+            result = result if due_s is None else result.shift_start(due_s)
         except Exception as error:
-            return error
+            result = error
+        results.put((index, result))
 
     def request_answer(
         self, request: Request, seed: int, on_first_token: Callable[[], None]

@@ -354,15 +354,7 @@ def build_settings(
         )
         cells, unsimulated_reasons = simulate_cells(cells, request, sampling)
         left_out_reasons += unsimulated_reasons
-    count = request.prompts
-    fresh_count = request.confirm.prompts if request.confirm else 0  # after the first stage's
-    if skip_data:
-        placeholders = [Example(str(n), ("",), ((),)) for n in range((count or 0) + fresh_count)]
-        examples = placeholders[: count or 0]
-        fresh = placeholders[count or 0 :]
-    else:
-        examples = task.read_examples(count) if local_examples is None else local_examples
-        fresh = task.read_examples(fresh_count, count or 0) if fresh_count else []
+    examples, fresh = _read_examples_of_stages(request, task, local_examples, skip_data)
     return JobSettings(
         request,
         engine,
@@ -377,6 +369,24 @@ def build_settings(
         left_out_reasons,
         skip_data,
     )
+
+
+def _read_examples_of_stages(
+    request: RunSettings,
+    task: Task | RandomPromptTask,
+    local_examples: Sequence[Example] | None,
+    skip_data: bool,
+) -> tuple[Sequence[Example], Sequence[Example]]:
+    """Reads the examples of the job and of its second stage, if it has one. ``local_examples`` are
+    the job's if they have been read; with ``skip_data`` all are placeholders.
+    """
+    fresh_start = request.prompts or 0
+    fresh_count = request.confirm.prompts if request.confirm else 0
+    if skip_data:
+        placeholders = [Example(str(n), ("",), ((),)) for n in range(fresh_start + fresh_count)]
+        return placeholders[:fresh_start], placeholders[fresh_start:]
+    examples = task.read_examples(request.prompts) if local_examples is None else local_examples
+    return examples, task.read_examples(fresh_count, fresh_start) if fresh_count else []
 
 
 def reserve_confirmation_prompts(

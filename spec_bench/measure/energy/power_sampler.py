@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spec_bench.measure.energy.counters import Gpu
 from spec_bench.measure.energy.meters import UnmeteredError
@@ -39,13 +39,11 @@ def query_gpus(fields: Iterable[str]) -> list[list[str]]:
     Raises ``UnmeteredError`` if the program is missing, or with the first line of its output if it
     fails.
     """
-    capture: dict[str, Any] = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-    }
     try:
-        process = subprocess.run(_build_query_command(fields), timeout=ANSWER_S, **capture)
+        process = subprocess.run(
+            _build_query_command(fields), timeout=ANSWER_S, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
     if process.returncode:

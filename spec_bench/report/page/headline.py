@@ -47,7 +47,7 @@ from spec_bench.vocabulary.columns import get_column
 from spec_bench.vocabulary.numbers import format_ends
 
 _METRICS = ("speedup", "token_rate", "block_efficiency")
-_SIZE = ("nodes_per_call", "draft_calls")
+_SIZE = ["nodes_per_call", "draft_calls"]
 LEAD = "lead"
 """Column of a search's rows: a number over the prompts of all stages; larger is better."""
 
@@ -95,7 +95,7 @@ def make_headline(group: Group) -> Headline | None:
         return None
     rows = group.rows.assign(spec=format_tree_titles_with_drafts(group.rows))
     rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
-    speculative_count = len(rows)
+    is_alone = len(rows) == 1
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
     metric = find_filled_column(rows, _METRICS)
@@ -124,16 +124,16 @@ def make_headline(group: Group) -> Headline | None:
         if len(sound) == 1 < len(rows):
             certainty += "the only one that is judged"
         else:
-            is_alone = speculative_count == 1
             certainty += _describe_certainty(rows, best, close_rows, winner, metric, is_alone)
         certainty += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
-    if choice and metric == "token_rate":
-        certainty += " (not measured side by side)"
-    elif BESIDE in rows and rows[BESIDE].max() > 1.001 * rows[BESIDE].min():  # not by rounding
-        certainty += " (cells of different times, each beside AR of its own time)"
+    certainty += _describe_separate_times(rows, metric, choice)
     if exact.empty:
         law = "lossless or not is not stated" if pd.isna(winner.lossless) else str(winner.lossless)
         certainty += f" ({names.MARKS.get(law, law)})"
+    bases = (
+        _describe_prompts_and_cells(rows, metric, choice),
+        _describe_faster_generate(group, metric),
+    )
     return Headline(
         pair=str(winner.pair),
         task=format_title_without_pair(group),
@@ -142,18 +142,19 @@ def make_headline(group: Group) -> Headline | None:
         value=value,
         interval=interval,
         certainty=certainty,
-        basis=", ".join(
-            filter(
-                None,
-                [
-                    _describe_prompts_and_cells(rows, metric, choice),
-                    _describe_faster_generate(group, metric),
-                ],
-            )
-        ),
+        basis=", ".join(filter(None, bases)),
         tied_and_all_counts=(tie_count, len(rows)),
         spec=str(group.rows.spec[winner.name]) if code not in ("", "ar") else "",
     )
+
+
+def _describe_separate_times(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str:
+    """Describes that cells were not measured side by side; "" if they were."""
+    if choice and metric == "token_rate":
+        return " (not measured side by side)"
+    if BESIDE in rows and rows[BESIDE].max() > 1.001 * rows[BESIDE].min():  # not by rounding
+        return " (cells of different times, each beside AR of its own time)"
+    return ""
 
 
 def _keep_first_meter_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
@@ -277,9 +278,7 @@ def _pick_simplest(close_rows: pd.DataFrame, metric: str) -> pd.Series:
     close_rows = close_rows[close_rows[metric] >= (1 - CLOSE) * close_rows[metric].max()]
     if any(name not in close_rows or close_rows[name].isna().any() for name in _SIZE):
         return close_rows.loc[close_rows[metric].idxmax()]
-    return close_rows.loc[
-        close_rows[list(_SIZE)].round().sort_values(list(_SIZE), kind="stable").index[0]
-    ]
+    return close_rows.loc[close_rows[_SIZE].round().sort_values(_SIZE, kind="stable").index[0]]
 
 
 _MAX_NAMED = 3  # decoders, and tasks of each, that a sentence names
