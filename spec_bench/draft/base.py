@@ -109,18 +109,18 @@ class DraftState(FormerMembers):
         lengths: Sequence[int],
         nodes: Sequence[Sequence[int]],
         path: Tensor,
-        depth: int,
+        cached_levels: int,
     ) -> None:
         """Moves each row's accepted path behind its ``lengths`` cached tokens. On a CPU the path is
-        in ``nodes``, root first; on a GPU in ``path``, as in ``observe_path``. ``depth`` is the
-        number of levels, the root's included, whose nodes lie where the drafter ran them; it never
-        ran the deepest level.
+        in ``nodes``, root first; on a GPU in ``path``, as in ``observe_path``. The nodes of
+        ``cached_levels`` levels, the root's included, lie where the drafter ran them; it never ran
+        the deepest level.
         """
 
     def update_cached_counts(
-        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+        self, lengths: Sequence[int], kept_counts: Sequence[int], cached_levels: int
     ) -> None:
-        """Updates the host's counts of cached tokens after ``commit`` kept ``accepted`` nodes of
+        """Updates the host's counts of cached tokens after ``commit`` kept ``kept_counts`` nodes of
         each row, the root included.
         """
 
@@ -220,9 +220,9 @@ class Drafter(FormerMembers, ABC):
         return LAST if heads is not None else ()
 
     @classmethod
-    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        """Returns the drafters to audit on trees shared by ``models`` draft models."""
-        return (cls(),) if models == 1 else ()
+    def audit_cases(cls, model_count: int) -> tuple[Drafter, ...]:
+        """Returns the drafters to audit with ``model_count`` draft models to a tree."""
+        return (cls(),) if model_count == 1 else ()
 
     def make_memory(self) -> DraftMemory | None:
         """Makes an empty memory; None if it remembers nothing."""

@@ -167,10 +167,12 @@ class LastHiddenDraftState(DraftState):
     def __init__(self, resources: DraftResources) -> None:
         self._heads = resources.heads
         self._vocab = resources.target.vocab_size
-        self._like = next(resources.heads.parameters())
+        self._first_parameter = next(resources.heads.parameters())
         # [rows, D]; zeros after a prompt of one token, which gives no hidden state
-        self._hidden = self._like.new_zeros((resources.rows, resources.heads.shape.hidden))
-        self._timer = ForwardTimer(self._like.device)
+        self._hidden = self._first_parameter.new_zeros(
+            (resources.rows, resources.heads.shape.hidden)
+        )
+        self._timer = ForwardTimer(self._first_parameter.device)
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
         self._hidden[row] = 0
@@ -231,7 +233,7 @@ class HeadCacheDraftState(DraftState):
         # [rows, P, W] not yet cached
         self._pending_hidden = like.new_zeros((rows, 1, head.hidden_input_width))
         self._pending_counts = [initial_pending_count] * rows
-        self._cached = [0] * rows  # entries of each row made from the target's hidden states
+        self._cached_counts = [0] * rows  # entries of each row made from the target's hidden states
         self._outputs = like.new_empty(0)  # the head's outputs
         self._timer = ForwardTimer(like.device)
 
@@ -246,10 +248,10 @@ class HeadCacheDraftState(DraftState):
         self._pending_hidden[:rows, :count] = path_states.to(buffer.dtype)
 
     def update_cached_counts(
-        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+        self, lengths: Sequence[int], kept_counts: Sequence[int], cached_levels: int
     ) -> None:
-        for row, (length, committed_count) in enumerate(zip(lengths, accepted, strict=True)):
-            self._cached[row] = length
+        for row, (length, committed_count) in enumerate(zip(lengths, kept_counts, strict=True)):
+            self._cached_counts[row] = length
             self._pending_counts[row] = committed_count
 
     def count_max_pending(self, rows: int, fixed: bool) -> int:
@@ -259,7 +261,7 @@ class HeadCacheDraftState(DraftState):
         return self._pending_hidden.shape[1] if fixed else max(self._pending_counts[:rows])
 
     def move_row(self, source: int, target: int) -> None:
-        self._cache.move_row(source, target, self._cached[source])
+        self._cache.move_row(source, target, self._cached_counts[source])
         self._pending_hidden[target] = self._pending_hidden[source]
-        self._cached[target] = self._cached[source]
+        self._cached_counts[target] = self._cached_counts[source]
         self._pending_counts[target] = self._pending_counts[source]

@@ -288,26 +288,26 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     def __init__(self, resources: DraftResources) -> None:
         super().__init__(resources, initial_pending_count=0)
         self.has_term = resources.heads.shape.markov_rank > 0
-        self._starts, self._before = HostDeviceInts(), HostDeviceInts()
-        self._new = 0  # most entries of a row to write before the block
+        self._context_starts, self._block_starts = HostDeviceInts(), HostDeviceInts()
+        self._max_new_entries = 0  # most entries of a row to write before the block
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
-        self._cached[row] = self._pending_counts[row] = 0
+        self._cached_counts[row] = self._pending_counts[row] = 0
 
     @torch.inference_mode()
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         self._write_context(hidden.unsqueeze(0), row, HostDeviceInts([start]))
-        self._cached[row] = start + len(hidden)
+        self._cached_counts[row] = start + len(hidden)
 
     def device_inputs(
         self,
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        self._new = self.count_max_pending(len(committed), fixed)
-        self._starts = HostDeviceInts(self._cached[: len(committed)])
-        self._before = committed.lengths
-        return (self._starts,)
+        self._max_new_entries = self.count_max_pending(len(committed), fixed)
+        self._context_starts = HostDeviceInts(self._cached_counts[: len(committed)])
+        self._block_starts = committed.lengths
+        return (self._context_starts,)
 
     @torch.inference_mode()
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
@@ -315,13 +315,15 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
         rows = len(committed)
         head = self._head
         device = self._pending_hidden.device
-        if self._new:
+        if self._max_new_entries:
             # A row with fewer entries writes fillers after them; the block then overwrites these.
-            self._write_context(self._pending_hidden[:rows, : self._new], 0, self._starts)
+            self._write_context(
+                self._pending_hidden[:rows, : self._max_new_entries], 0, self._context_starts
+            )
         block = head.embed_block(committed.roots.get_tensor(device), self._target.embed)
-        rotation = self._plan_write_and_get_rotation(block, 0, self._before)
-        slots = cached_arange(max(self._before) + block.shape[1], device)
-        last_slot = self._before.get_tensor(device) + (block.shape[1] - 1)
+        rotation = self._plan_write_and_get_rotation(block, 0, self._block_starts)
+        slots = cached_arange(max(self._block_starts) + block.shape[1], device)
+        last_slot = self._block_starts.get_tensor(device) + (block.shape[1] - 1)
         mask = (slots <= last_slot.unsqueeze(1))[:, None, None]
 
         self._outputs = head.compute_block_outputs(

@@ -33,7 +33,7 @@ from spec_bench.engine.tree_pass import run_causal_tokens, run_nodes
 from spec_bench.system.errors import UsageError
 
 
-class _HeadAsModel:
+class _HeadAsLogitlessModel:
     """A head over given features with a model's interface, for the engine's passes. Its hidden
     states are the outputs.
     """
@@ -89,7 +89,7 @@ class EagleDraftState(HeadCacheDraftState):
         feature comes.
         """
         self._prompts[row] = prompt
-        self._cached[row] = 0
+        self._cached_counts[row] = 0
         self._pending_counts[row] = 1
         self._pending_hidden[row] = 0
 
@@ -104,7 +104,7 @@ class EagleDraftState(HeadCacheDraftState):
         if start + count == len(prompt) - 1:
             count -= 1
             self._pending_hidden[row, 0] = hidden[-1]
-            self._cached[row] = start + count
+            self._cached_counts[row] = start + count
         if not count:
             return
         tokens = torch.tensor([prompt[start + 1 : start + 1 + count]], device=hidden.device)
@@ -119,32 +119,32 @@ class EagleDraftState(HeadCacheDraftState):
         pending_counts = self._pending_counts[: len(committed)]
         width = self.count_max_pending(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root; the tree then overwrites these.
-        self._tokens = HostDeviceInts(
+        self._pending_tokens = HostDeviceInts(
             [
                 [*row[-count:], *[row[-1]] * (width - count)]
                 for row, count in zip(committed, pending_counts, strict=True)
             ]
         )
-        self._starts = HostDeviceInts(self._cached[: len(committed)])
-        self._last = HostDeviceInts([count - 1 for count in pending_counts])
-        self._before = HostDeviceInts([max(length - 1, 0) for length in committed.lengths])
-        return self._tokens, self._starts, self._last, self._before
+        self._pending_starts = HostDeviceInts(self._cached_counts[: len(committed)])
+        self._root_index = HostDeviceInts([count - 1 for count in pending_counts])
+        self._root_slots = HostDeviceInts([max(length - 1, 0) for length in committed.lengths])
+        return self._pending_tokens, self._pending_starts, self._root_index, self._root_slots
 
     @torch.inference_mode()
     def root_logits(self, committed: CommittedTokens) -> Tensor:
         """Runs the pending pairs; returns logits [R, 1, 1, V] below the root."""
         self._timer.start()
         rows = len(committed)
-        pending = len(self._tokens[0])
-        tokens = self._tokens.get_tensor(self._pending_hidden.device)
+        pending = len(self._pending_tokens[0])
+        tokens = self._pending_tokens.get_tensor(self._pending_hidden.device)
         features: Any = self._wrap_head(self._pending_hidden[:rows, :pending])
         output = run_causal_tokens(
-            features, self._cache, self._starts, tokens, logits_to_keep=0
+            features, self._cache, self._pending_starts, tokens, logits_to_keep=0
         ).hidden
         assert output is not None
         if pending > 1:
             index = cached_arange(rows, output.device).unsqueeze(1)
-            output = output[index, self._last.get_tensor(output.device).unsqueeze(1)]
+            output = output[index, self._root_index.get_tensor(output.device).unsqueeze(1)]
         return self._keep_outputs_and_compute_logits(output)
 
     @torch.inference_mode()
@@ -154,14 +154,14 @@ class EagleDraftState(HeadCacheDraftState):
         nodes = tree.frontier
         parent = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, self._outputs.shape[-1])
         feature = self._head.to_next_feature(self._outputs.gather(1, parent))
-        head_pass: Any = _HeadAsModel(self._head, self._target, feature, self._zero_first)
-        output = run_nodes(head_pass, self._cache, tree, self._before, nodes).hidden
+        head_pass: Any = _HeadAsLogitlessModel(self._head, self._target, feature, self._zero_first)
+        output = run_nodes(head_pass, self._cache, tree, self._root_slots, nodes).hidden
         assert output is not None
         return self._keep_outputs_and_compute_logits(output, self._outputs)
 
-    def _wrap_head(self, hidden: Tensor) -> _HeadAsModel:
+    def _wrap_head(self, hidden: Tensor) -> _HeadAsLogitlessModel:
         """Wraps the head for a pass over the target's hidden states [R, P, W]."""
-        return _HeadAsModel(
+        return _HeadAsLogitlessModel(
             self._head, self._target, self._head.fuse_hidden_states(hidden), self._zero_first
         )
 
@@ -203,27 +203,27 @@ class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
 
     def __init__(self, resources: DraftResources, levels: int) -> None:
         super().__init__(resources)
-        self._count = levels
+        self._level_count = levels
 
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         rows = len(committed)
-        pending = len(self._tokens[0])
-        mask_count = self._count - 1
+        pending = len(self._pending_tokens[0])
+        mask_count = self._level_count - 1
         device = self._pending_hidden.device
         mask = self._head.shape.mask_token
-        root_index = self._last.get_tensor(device).unsqueeze(1)
+        root_index = self._root_index.get_tensor(device).unsqueeze(1)
         assert mask is not None
-        tokens = append_masks(self._tokens.get_tensor(device), root_index, mask_count, mask)
+        tokens = append_masks(self._pending_tokens.get_tensor(device), root_index, mask_count, mask)
         features_in = self._pending_hidden[:rows, :pending]
         features: Any = self._wrap_head(
             append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
         )
         output = run_causal_tokens(
-            features, self._cache, self._starts, tokens, logits_to_keep=0
+            features, self._cache, self._pending_starts, tokens, logits_to_keep=0
         ).hidden
         assert output is not None
-        output = gather_consecutive(output, root_index, self._count)
+        output = gather_consecutive(output, root_index, self._level_count)
         logits: Tensor = self._head.compute_logits(
             output, self._target.project, self._target.vocab_size
         )

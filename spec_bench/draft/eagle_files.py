@@ -87,7 +87,7 @@ def read_eagle_shape(
         width=width,
         vocab=int(settings.get("vocab_size", rows)),
         draft_vocab=rows,
-        layer_ids=_read_layer_ids(config) if version == 3 else None,
+        layer_ids=_read_hidden_state_indices(config) if version == 3 else None,
         id_shift=_get_layer_id_shift(config),
         mask_token=_read_mask_token(settings) if masks else None,
         own_inputs=width != hidden or (masks and "embed_tokens.weight" in weights),
@@ -105,7 +105,7 @@ def _read_mask_token(settings: Mapping[str, Any]) -> int:
     raise UsageError(f"config.json of the P-EAGLE head names none of {', '.join(_MASKS)}")
 
 
-def _read_layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _read_hidden_state_indices(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Reads the indices in ``hidden_states``; None if the config names none. Raises UsageError
     unless there are three.
     """

@@ -31,24 +31,24 @@ class LanguageModelDraftState(DraftState):
     def __init__(self, resources: DraftResources) -> None:
         self.models = resources.models
         self._caches = resources.caches
-        self._cached = [0] * resources.rows  # number of tokens of each row in the caches
+        self._cached_counts = [0] * resources.rows  # number of tokens of each row in the caches
         # pending tokens [R, P], their first slots [R], and the root's index among them [R]
         self._pending = (HostDeviceInts(), HostDeviceInts(), HostDeviceInts())
-        self._most = 1  # most pending tokens of a row after an iteration
+        self._max_pending = 1  # most pending tokens of a row after an iteration
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
         for model, cache in zip(self.models, self._caches, strict=True):
             prefill(model, cache, row, prompt[:-1])
-        self._cached[row] = len(prompt) - 1
+        self._cached_counts[row] = len(prompt) - 1
 
     def device_inputs(
         self,
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        pending = self._most
+        pending = self._max_pending
         if not fixed:
-            pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
+            pending = max(len(c) - n for c, n in zip(committed, self._cached_counts, strict=False))
         # A row with fewer pending tokens reruns cached ones at their slots. A row that is too short
         # for that runs fillers after its root, which the tree then overwrites.
         self._pending = (
@@ -84,23 +84,23 @@ class LanguageModelDraftState(DraftState):
         lengths: Sequence[int],
         nodes: Sequence[Sequence[int]],
         path: Tensor,
-        depth: int,
+        cached_levels: int,
     ) -> None:
-        self._most = path.shape[1] + 1 - depth
-        run_paths = [row[:depth] for row in nodes]
+        self._max_pending = path.shape[1] + 1 - cached_levels
+        run_paths = [row[:cached_levels] for row in nodes]
         for cache in self._caches:
-            commit_paths(cache, lengths, run_paths, path[:, :depth])
+            commit_paths(cache, lengths, run_paths, path[:, :cached_levels])
 
     def update_cached_counts(
-        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+        self, lengths: Sequence[int], kept_counts: Sequence[int], cached_levels: int
     ) -> None:
-        for row, (length, committed_count) in enumerate(zip(lengths, accepted, strict=True)):
-            self._cached[row] = length + min(committed_count, depth)
+        for row, (length, committed_count) in enumerate(zip(lengths, kept_counts, strict=True)):
+            self._cached_counts[row] = length + min(committed_count, cached_levels)
 
     def move_row(self, source: int, target: int) -> None:
         for cache in self._caches:
-            cache.move_row(source, target, self._cached[source])
-        self._cached[target] = self._cached[source]
+            cache.move_row(source, target, self._cached_counts[source])
+        self._cached_counts[target] = self._cached_counts[source]
 
     def take_forward_s(self) -> float:
         return sum(model.timer.take_s() for model in self.models)
@@ -120,9 +120,9 @@ class RetokenizedDraftState(LanguageModelDraftState):
 
     def __init__(self, resources: DraftResources, model: VocabularyMappedModel) -> None:
         super().__init__(resources)
-        self._model, self._rows = model, CommittedTokens([])
-        self._tokens = torch.zeros(0)  # tokens of the last trees
-        self._kept = [0]  # number of nodes kept of each row's path
+        self._model, self._retokenised = model, CommittedTokens([])
+        self._tree_tokens = torch.zeros(0)  # tokens of the last trees
+        self._kept_counts = [0]  # number of nodes kept of each row's path
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
         super().start_row(row, self._model.retokenise(prompt))
@@ -132,32 +132,34 @@ class RetokenizedDraftState(LanguageModelDraftState):
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        self._rows = CommittedTokens(self._model.retokenise(tokens) for tokens in committed)
-        return (*super().device_inputs(self._rows), self._rows.lengths)
+        self._retokenised = CommittedTokens(self._model.retokenise(tokens) for tokens in committed)
+        return (*super().device_inputs(self._retokenised), self._retokenised.lengths)
 
     def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
-        self._tokens = tree.tokens
-        return super().frontier_logits(tree, self._rows)
+        self._tree_tokens = tree.tokens
+        return super().frontier_logits(tree, self._retokenised)
 
     def commit(
         self,
         lengths: Sequence[int],
         nodes: Sequence[Sequence[int]],
         path: Tensor,
-        depth: int,
+        cached_levels: int,
     ) -> None:
         paths = [[*row[:1]] for row in nodes]
-        if depth > 1:
-            for path_nodes, row, tokens in zip(paths, nodes, self._tokens.tolist(), strict=True):
-                in_parts = [tokens[node] in self._model.pieces for node in row[1:depth]]
-                path_nodes += row[1:depth][: [*in_parts, True].index(True)]
-        self._kept = [len(row) for row in paths]
-        super().commit(self._rows.lengths, paths, path, depth)
+        if cached_levels > 1:
+            for path_nodes, row, tokens in zip(
+                paths, nodes, self._tree_tokens.tolist(), strict=True
+            ):
+                in_parts = [tokens[node] in self._model.pieces for node in row[1:cached_levels]]
+                path_nodes += row[1:cached_levels][: [*in_parts, True].index(True)]
+        self._kept_counts = [len(row) for row in paths]
+        super().commit(self._retokenised.lengths, paths, path, cached_levels)
 
     def update_cached_counts(
-        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+        self, lengths: Sequence[int], kept_counts: Sequence[int], cached_levels: int
     ) -> None:
-        super().update_cached_counts(self._rows.lengths, self._kept, depth)
+        super().update_cached_counts(self._retokenised.lengths, self._kept_counts, cached_levels)
 
 
 def make_language_model_state(resources: DraftResources) -> LanguageModelDraftState:
@@ -188,8 +190,8 @@ class LanguageModelDrafter(Drafter):
         return self.drafts
 
     @classmethod
-    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        return (cls(models),)
+    def audit_cases(cls, model_count: int) -> tuple[Drafter, ...]:
+        return (cls(model_count),)
 
     def make_state(self, resources: DraftResources) -> DraftState:
         return make_language_model_state(resources)

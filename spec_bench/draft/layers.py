@@ -264,12 +264,12 @@ class DecoderBlock(nn.Module):
     def __init__(
         self,
         sizes: LayerSizes,
-        place: int,
+        layer_index: int,
         inputs: int = 0,
         normed: bool = True,
     ) -> None:
         super().__init__()
-        self.place = place
+        self.layer_index = layer_index
         if normed:
             self.input_layernorm = RMSNorm(sizes.width, sizes.eps)
         self.self_attn = Attention(sizes, inputs or sizes.width)
@@ -285,6 +285,6 @@ class DecoderBlock(nn.Module):
     ) -> Tensor:
         """x [R, T, D], perhaps with attention_input [R, T, inputs] -> [R, T, D]."""
         attention_input = self.input_layernorm(x) if attention_input is None else attention_input
-        x = x + self.self_attn(attention_input, rotation, self.place, attend)
+        x = x + self.self_attn(attention_input, rotation, self.layer_index, attend)
         output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return output

@@ -45,8 +45,8 @@ class NgramIndex:
     _dropped = slice(None, -_RECENT)  # occurrences of an n-gram to forget
 
     def __init__(self, longest: int, shortest: int = 1) -> None:
-        self._lengths = range(longest, shortest - 1, -1)
-        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self._ngram_lengths = range(longest, shortest - 1, -1)
+        self._ends_by_ngram: dict[tuple[int, ...], list[int]] = {}
         self.tokens: list[int] = []
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -54,9 +54,9 @@ class NgramIndex:
         for token in tokens:
             self.tokens.append(token)
             end = len(self.tokens)
-            for length in self._lengths:
+            for length in self._ngram_lengths:
                 if length <= end:
-                    ends = self._ends.setdefault(tuple(self.tokens[end - length :]), [])
+                    ends = self._ends_by_ngram.setdefault(tuple(self.tokens[end - length :]), [])
                     ends.append(end)
                     del ends[self._dropped]
 
@@ -65,9 +65,9 @@ class NgramIndex:
         of its earlier occurrences, in order. Returns (0, []) if there is none.
         """
         end = len(self.tokens)
-        for length in self._lengths:
+        for length in self._ngram_lengths:
             if length <= end:
-                ends = self._ends.get(tuple(self.tokens[end - length :]), [])
+                ends = self._ends_by_ngram.get(tuple(self.tokens[end - length :]), [])
                 if len(ends) > 1:
                     return length, ends[:-1]
         return 0, []
@@ -143,14 +143,14 @@ class LookupDraftState(DraftState):
 
     recordable = True  # guesses are made before the recorded part
 
-    def __init__(self, index: Callable[[], Any], rows: int, *bounds: Any) -> None:
-        self._index = index
+    def __init__(self, make_index: Callable[[], Any], rows: int, *bounds: Any) -> None:
+        self._make_index = make_index
         self._bounds = bounds
-        self._rows = [index() for _ in range(rows)]
+        self._row_indexes = [make_index() for _ in range(rows)]
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
-        self._rows[row] = self._index()
-        self._rows[row].extend(prompt)
+        self._row_indexes[row] = self._make_index()
+        self._row_indexes[row].extend(prompt)
 
     def guess_trees(
         self,
@@ -160,14 +160,14 @@ class LookupDraftState(DraftState):
     ) -> list[list[list[GuessedNode]]]:
         bounds = GuessBounds(width, depth, *self._bounds)
         guesses = []
-        for index, tokens in zip(self._rows, committed, strict=False):
+        for index, tokens in zip(self._row_indexes, committed, strict=False):
             index.extend(tokens[len(index.tokens) :])
             guesses.append(index.guess_tree(bounds))
         return guesses
 
     def move_row(self, source: int, target: int) -> None:
-        self._rows[target] = self._rows[source]
-        self._rows[source] = self._index()
+        self._row_indexes[target] = self._row_indexes[source]
+        self._row_indexes[source] = self._make_index()
 
 
 @drafter("first_match")

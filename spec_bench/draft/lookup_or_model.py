@@ -13,7 +13,7 @@ from spec_bench.draft.language_model import LanguageModelDraftState, make_langua
 from spec_bench.draft.lookup import Lookup, LookupDraftState
 
 
-class LookupOrModelDraftState(LookupDraftState):
+class FallbackModelDraftState(LookupDraftState):
     """State that looks up guesses, and runs a draft model if there are none. The model reads the
     tokens that it has missed when it runs.
     """
@@ -23,7 +23,7 @@ class LookupOrModelDraftState(LookupDraftState):
     def __init__(self, model: LanguageModelDraftState, *args: Any) -> None:
         super().__init__(*args)
         self._model = model
-        self._ran = False
+        self._model_ran = False
         self.vocab_size = model.models[0].vocab_size
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
@@ -38,7 +38,7 @@ class LookupOrModelDraftState(LookupDraftState):
         return self._model.device_inputs(committed)
 
     def root_logits(self, committed: CommittedTokens) -> Tensor:
-        self._ran = True
+        self._model_ran = True
         return self._model.root_logits(committed)
 
     def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
@@ -49,17 +49,17 @@ class LookupOrModelDraftState(LookupDraftState):
         lengths: Sequence[int],
         nodes: Sequence[Sequence[int]],
         path: Tensor,
-        depth: int,
+        cached_levels: int,
     ) -> None:
-        if self._ran:
-            self._model.commit(lengths, nodes, path, depth)
+        if self._model_ran:
+            self._model.commit(lengths, nodes, path, cached_levels)
 
     def update_cached_counts(
-        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+        self, lengths: Sequence[int], kept_counts: Sequence[int], cached_levels: int
     ) -> None:
-        if self._ran:
-            self._model.update_cached_counts(lengths, accepted, depth)
-        self._ran = False
+        if self._model_ran:
+            self._model.update_cached_counts(lengths, kept_counts, cached_levels)
+        self._model_ran = False
 
     def move_row(self, source: int, target: int) -> None:
         super().move_row(source, target)
@@ -83,4 +83,4 @@ class LookupOrModel(Lookup):
 
     def make_state(self, resources: DraftResources) -> DraftState:
         args = (self.make_index, resources.rows, self.share, self.per_match)
-        return LookupOrModelDraftState(make_language_model_state(resources), *args)
+        return FallbackModelDraftState(make_language_model_state(resources), *args)

@@ -63,7 +63,7 @@ class OwnBlocks(Drafter):
         return view
 
     @classmethod
-    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
+    def audit_cases(cls, model_count: int) -> tuple[Drafter, ...]:
         return ()  # a draft model like any other, of a target that has blocks
 
     def make_state(self, resources: DraftResources) -> DraftState:

@@ -29,8 +29,8 @@ class PardDraftState(OnePassDraftState, LanguageModelDraftState):
 
     def __init__(self, resources: DraftResources, levels: int, mask_token: int) -> None:
         super().__init__(resources)
-        self._count = levels
-        self._mask = mask_token
+        self._level_count = levels
+        self._mask_token = mask_token
 
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         (model,) = self.models
@@ -38,23 +38,23 @@ class PardDraftState(OnePassDraftState, LanguageModelDraftState):
         tokens, starts, root_index = self._pending
         ids = tokens.get_tensor(model.device)
         root = root_index.get_tensor(model.device).unsqueeze(1)
-        ids = append_masks(ids, root, self._count - 1, self._mask)
+        ids = append_masks(ids, root, self._level_count - 1, self._mask_token)
         logits = run_causal_tokens(model, cache, starts, ids, logits_to_keep=0).logits
-        return gather_consecutive(logits, root.to(logits.device), self._count)
+        return gather_consecutive(logits, root.to(logits.device), self._level_count)
 
     def commit(
         self,
         lengths: Sequence[int],
         nodes: Sequence[Sequence[int]],
         path: Tensor,
-        depth: int,
+        cached_levels: int,
     ) -> None:
         super().commit(lengths, nodes, path, 1)
 
     def update_cached_counts(
-        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+        self, lengths: Sequence[int], kept_counts: Sequence[int], cached_levels: int
     ) -> None:
-        super().update_cached_counts(lengths, accepted, 1)
+        super().update_cached_counts(lengths, kept_counts, 1)
 
 
 @drafter("pard")
@@ -79,9 +79,9 @@ class Pard(Drafter):
         return self.levels
 
     @classmethod
-    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
+    def audit_cases(cls, model_count: int) -> tuple[Drafter, ...]:
         """A level's distribution depends on the committed tokens and masks alone."""
-        return (cls(levels=3, mask_token=0),) if models == 1 else ()
+        return (cls(levels=3, mask_token=0),) if model_count == 1 else ()
 
     def make_state(self, resources: DraftResources) -> DraftState:
         """Makes the state of a batch. Raises UsageError if the draft has another tokenizer, or if

@@ -164,7 +164,7 @@ class RecurrentDraftState(LastHiddenDraftState):
         self._timer.start()
         rows = len(roots)
         x = self._hidden[:rows].unsqueeze(1)  # [R, 1, D]
-        tokens = HostDeviceInts.wrap(roots).get_tensor(self._like.device).unsqueeze(1)  # [R, 1]
+        tokens = HostDeviceInts.wrap(roots).get_tensor(x.device).unsqueeze(1)  # [R, 1]
         state = torch.zeros_like(x)
         score = torch.zeros((rows, 1), dtype=torch.float32, device=x.device)
         beams = tokens.new_zeros((rows, 1, 0))

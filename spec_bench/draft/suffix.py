@@ -99,24 +99,24 @@ class SuffixIndex:
     tokens: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._own = SuffixTrie(self.depth)
-        self._ends: list[SuffixNode] = []  # the row's last strings in its own text
-        self._ends_there: list[SuffixNode] = []  # the row's last strings in earlier answers
+        self._own_trie = SuffixTrie(self.depth)
+        self._own_ends: list[SuffixNode] = []  # the row's last strings in its own text
+        self._answer_ends: list[SuffixNode] = []  # the row's last strings in earlier answers
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Appends tokens to the row's text."""
         new = list(tokens)
         self.tokens.extend(new)
-        self._ends = self._own.append_text(new, self._ends)
+        self._own_ends = self._own_trie.append_text(new, self._own_ends)
         if self.answers is not None:
-            self._ends_there = self.answers.follow_text(new, self._ends_there)
+            self._answer_ends = self.answers.follow_text(new, self._answer_ends)
 
     def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """Returns the levels of the best-scored proposal over match lengths and both tries; ties go
         to the longer match, then to the row's own text.
         """
         best = ScoredGuess(0.0, [])
-        for ends in (self._ends, self._ends_there):
+        for ends in (self._own_ends, self._answer_ends):
             longest = ScoredGuess(0.0, [])
             for length, node in enumerate(ends[: len(self.tokens) - 1], 1):
                 limit = min(
@@ -251,8 +251,8 @@ class Suffix(Drafter):
         ]:
             raise UsageError(f"{self.earlier}: token {outside[0]}, and the target knows {vocab}")
 
-        def index() -> SuffixIndex:
+        def make_index() -> SuffixIndex:
             trie = memory.trie if isinstance(memory := resources.memory, AnswerMemory) else None
             return SuffixIndex(self.depth, self.factor, self.least, trie)
 
-        return LookupDraftState(index, resources.rows)
+        return LookupDraftState(make_index, resources.rows)
