@@ -17,7 +17,7 @@ from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.progress import format_paper_progress
 from spec_bench.settings.arguments import split_command
 from spec_bench.settings.configs import get_conf_dir
-from spec_bench.system.files import format_training_command, get_training_folder_of_heads
+from spec_bench.system.files import format_training_command, get_training_name_of_heads
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -234,7 +234,7 @@ def _of_refusals():
     """What a job says whose pair's heads are still to be trained."""
     for pair in published_pairs():
         for kind, heads in pair.get("heads", {}).items():
-            if name := get_training_folder_of_heads(Path(heads)):
+            if name := get_training_name_of_heads(Path(heads)):
                 yield "refusal", format_training_command(kind, f"pair={pair['name']}", name)
 
 

@@ -42,7 +42,7 @@ from spec_bench.system.files import (
     get_screening_path,
     hash_json,
     read_csv,
-    write_json,
+    write_redacted_json,
     write_text,
 )
 from spec_bench.vocabulary import columns
@@ -215,7 +215,7 @@ def undisturbed(kind: Kind, folder: Path) -> dict[str, float]:
         finish(command)
         end = time.monotonic()
         values = {"start_s": first - began, "lines_s": last - first, "end_s": end - last}
-        write_json(note, {"lines": count(folder), **values})
+        write_redacted_json(note, {"lines": count(folder), **values})
     return json.loads(note.read_text())
 
 

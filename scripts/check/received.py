@@ -40,7 +40,7 @@ from spec_bench.system.files import (
     list_results_files,
     read_csv,
     write_csv,
-    write_json,
+    write_redacted_json,
     write_text,
 )
 
@@ -302,7 +302,7 @@ def note(**values: Any) -> Callable[[Path, Path], None]:
 
     def change(results: Path, _: Path) -> None:
         for path in (results / RUNS / "jobs").glob("*/*.json"):
-            write_json(
+            write_redacted_json(
                 path, checksums.redact_and_add_checksum(checksums.read_verified_json(path) | values)
             )
 

@@ -37,7 +37,7 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model import wait_for_device
 from spec_bench.engine.plain import COMPILE
 from spec_bench.system import files
-from spec_bench.train.training_heads import TrainableHead, compute_guess_weights
+from spec_bench.train.training_heads import TrainableHead, compute_decay_powers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,7 +77,7 @@ def train(target: HuggingFaceModel, head: RecurrentHead, options: argparse.Names
     optimiser = torch.optim.AdamW(trainee.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(options.seed)
     shape = (options.train_rows, options.train_length)
-    weights = compute_guess_weights(1.0, GUESSES).to(device)
+    weights = compute_decay_powers(1.0, GUESSES).to(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     losses, target_s, step_s = [], 0.0, 0.0

@@ -34,7 +34,7 @@ from spec_bench.decode.recording import IterationGraph
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.records.types import Request
-from spec_bench.system.files import read_csv, write_csv, write_json
+from spec_bench.system.files import read_csv, write_csv, write_redacted_json
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "decoder"
 KERNELS, PHASES, NAMES = "gpu-kernels.csv", "gpu-phases.csv", "gpu-phases-kernels.csv"
@@ -250,7 +250,7 @@ def noise(name: str, dtype: str, how: str, device: torch.device, folder: Path) -
         "tie_word_embeddings": name.startswith("smollm2"),
     }  # fmt: skip
     home = folder / name.replace(" ", "-")
-    write_json(home / "config.json", config)
+    write_redacted_json(home / "config.json", config)
     return load_model(ModelSpec(f"random:{home}", dtype=dtype, device=device.type, compile=how))
 
 

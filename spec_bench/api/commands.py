@@ -196,7 +196,7 @@ def audit(
         decoder_names = decoders if isinstance(decoders, str) else ",".join(decoders)
         pair_lines = command_line.audit_pair(*paths, texts, max_new_tokens, decoder_names)
     lines = [
-        *run_parts_with_progress(command_line.list_named_parts(part_names, samples, seed)),
+        *run_parts_with_progress(command_line.list_parts_of_groups(part_names, samples, seed)),
         *pair_lines,
     ]
     has_passed = all(line.passed is not False for line in lines)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from weakref import ReferenceType, ref
 
 from spec_bench.api.answers import Stream, StreamedText
@@ -86,7 +86,7 @@ def load_pair(
 
     is_list = isinstance(draft, list | tuple)
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if is_list else [draft]
-    _require_names_or_models(target, drafts, tokenizer)
+    _require_each_name_or_model(target, drafts, tokenizer)
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     engine_settings = read_settings(EngineSettings, engine, "engine")
     draft_names = [_path_to_text(model) for model in drafts]
@@ -100,7 +100,7 @@ def load_pair(
         if name is not None or target is None:
             raise UsageError("a loaded draft goes with target=..., and neither with a pair's name")
         models = [pair_settings["target"], *draft_names]
-        pair = _wrap_loaded_modules(models, tokenizer, heads or {}, engine_settings)
+        pair = _wrap_or_load_models(models, tokenizer, heads or {}, engine_settings)
     else:
         known_settings = {k: v for k, v in pair_settings.items() if v is not None}
         pair = _load_named_pair(name, known_settings, engine_settings)
@@ -113,7 +113,7 @@ def _path_to_text(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _require_names_or_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
+def _require_each_name_or_model(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
     """Raises UsageError unless each argument is a name or a loaded model or tokenizer."""
     from spec_bench.engine.loading import is_transformers_model, is_transformers_tokenizer
 
@@ -182,13 +182,13 @@ def _load_named_pair(
     return LoadedPair(pair, tokenizer, load_models(pair, tokens), overrides, CachePool())
 
 
-def _wrap_loaded_modules(
+def _wrap_or_load_models(
     models: Sequence[Any],
     tokenizer: Any,
     heads: Mapping[str, str],
     engine: EngineSettings,
 ) -> LoadedPair:
-    """Builds a pair with at least one loaded model."""
+    """Wraps loaded models and loads named ones into a pair; at least one is loaded."""
     from spec_bench.engine import loading
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import is_transformers_model
@@ -476,21 +476,27 @@ def parse_stops(stop: Any) -> tuple[str, ...]:
     return stops
 
 
-def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
-    """Parses a text, a list of messages, or a list (or frame's column) of either into prompts;
-    returns the prompts, and whether the argument was a list of prompts.
+class ParsedPrompts(NamedTuple):
+    """An argument's prompts."""
+
+    prompts: list[Prompt]
+    is_list: bool  # whether the argument was a list of prompts
+
+
+def parse_prompts(prompt: Any, name: str = "prompt") -> ParsedPrompts:
+    """Parses a text, a list of messages, or a list (or frame's column) of either into prompts.
 
     ``name`` is the argument's name in errors. Raises UsageError for anything else, and for messages
     that do not take turns.
     """
     if isinstance(prompt, str) and prompt.strip():
-        return [prompt], False
+        return ParsedPrompts([prompt], False)
     is_list = isinstance(prompt, Iterable) and not isinstance(prompt, Mapping | str | bytes)
     elements = list(prompt) if is_list else None
     if elements is None:
         raise UsageError(f"{name} must be {_PROMPTS}, got {describe_type_and_value(prompt)}")
     if elements and isinstance(elements[0], Mapping):
-        return [_validate_conversation(elements, name)], False
+        return ParsedPrompts([_validate_conversation(elements, name)], False)
     prompts: list[Prompt] = []
     for place, element in enumerate(elements):
         if isinstance(element, str) and element.strip():
@@ -501,7 +507,7 @@ def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool
             raise UsageError(
                 f"{name} must be {_PROMPTS}, got {describe_type_and_value(element)} in the list"
             )
-    return prompts, True
+    return ParsedPrompts(prompts, True)
 
 
 def _validate_conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:

@@ -77,7 +77,7 @@ class AuditCase:
             return False
         return True
 
-    def is_enumerable(self, settings: SamplingSettings) -> bool:
+    def has_only_discrete_draws(self, settings: SamplingSettings) -> bool:
         """Checks whether every random choice is discrete; a draft at temperature 0 has no random
         choice.
         """

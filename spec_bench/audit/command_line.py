@@ -50,7 +50,7 @@ from spec_bench.system.errors import UsageError
 Audit = Callable[[], EnumeratedError]
 
 
-def iter_rule_parts() -> Iterator[AuditPart]:
+def iter_node_and_path_rule_parts() -> Iterator[AuditPart]:
     """Yields the exact node rules, enumerated over random and adversarial (p, q), the exact path
     rules, and the approximate node rules, whose error is only measured.
     """
@@ -89,7 +89,7 @@ def iter_exact_decoder_parts(samples: int, seed: int) -> Iterator[AuditPart]:
 def _iter_decoder_lines(case: AuditCase, samples: int, seed: int) -> Iterator[AuditLine]:
     get_p_value = partial(sample_decoder_p_value, case.config, seed=seed, prompt=case.tree.prompt)
     for label, settings in case.iter_fitting_settings():
-        if case.is_enumerable(settings):
+        if case.has_only_discrete_draws(settings):
             error, count = enumerate_decoder_error(
                 case.config, settings, **case.markov_chain_options, seed=seed
             )
@@ -140,15 +140,15 @@ def _iter_beam_lines(case: AuditCase, samples: int, seed: int) -> Iterator[Audit
     )
 
 
-def list_named_parts(names: Sequence[str], samples: int, seed: int) -> list[AuditPart]:
-    """Lists the parts of the given entries of ``AUDIT_PARTS``."""
+def list_parts_of_groups(groups: Sequence[str], samples: int, seed: int) -> list[AuditPart]:
+    """Lists the parts of the given ``AUDIT_PARTS``."""
     makers = {
-        "rules": iter_rule_parts,
+        "rules": iter_node_and_path_rule_parts,
         "decoders": lambda: iter_exact_decoder_parts(samples, seed),
         "approximations": lambda: iter_approximate_decoder_parts(seed),
         "beams": lambda: iter_beam_parts(samples, seed),
     }
-    return [part for name in names for part in makers[name]()]
+    return [part for group in groups for part in makers[group]()]
 
 
 def _make_enumeration_line(subject: str, error: float, amount: str) -> AuditLine:
@@ -178,7 +178,7 @@ def run_audit(options: argparse.Namespace, prompts: Any) -> int:
             pair_lines = [audit_pair(*pair, options.decoders)] if options.target else []
             parts = [AuditPart("pair", partial(iter, lines)) for lines in pair_lines]
             if options.all or options.only or not parts:
-                parts = [*list_named_parts(AUDIT_PARTS, options.samples, options.seed), *parts]
+                parts = [*list_parts_of_groups(AUDIT_PARTS, options.samples, options.seed), *parts]
             for line in run_parts_with_progress(select_parts(parts, options.only)):
                 lines.append(line)
             note = (

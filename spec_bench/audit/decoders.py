@@ -398,7 +398,7 @@ def _enumerate_verifier_error(verifier: Verifier, tree_name: str) -> float:
                 replace(case.config, verifier=verifier), WARM, **case.markov_chain_options
             ).largest
             for case in iter_audit_cases("exact")
-            if type(case.config.verifier) is type(verifier) and case.is_enumerable(WARM)
+            if type(case.config.verifier) is type(verifier) and case.has_only_discrete_draws(WARM)
             if case.config.tree.name in ("chain", tree_name) and case.config.heads is None
         ]
     return float(np.max(errors or [nan]))

@@ -201,7 +201,7 @@ class WrongVerdictError(ValueError):
     """A rule returned no valid verdict."""
 
 
-def validate_verdict(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
+def check_verdict_shapes(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
     """Checks the type and shapes of a rule's verdict on children [B, C] under p [B, V], and returns
     the verdict. Raises WrongVerdictError if they are wrong.
     """
@@ -256,7 +256,7 @@ def compute_output_law(
     )
     if not (torch.equal(p_rows, p_argument) and torch.equal(laws, q_argument)):
         raise WrongVerdictError("must not write into its arguments p and q")
-    acceptance, residual = validate_verdict(verdict, tokens, p_rows)
+    acceptance, residual = check_verdict_shapes(verdict, tokens, p_rows)
     law = torch.zeros_like(p)
     reach_probs = probability
     for token, present, accept in zip(tokens.T, valid.T, acceptance.T, strict=True):

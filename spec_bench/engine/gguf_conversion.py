@@ -62,7 +62,7 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
     part = folder.with_name(f"{folder.name}.part")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
-        files.open_regular_file(folder.parent / ".lock") as lock_file,
+        files.open_regular_to_write(folder.parent / ".lock") as lock_file,
         signals.signals_as_interrupts(),  # so that an interrupt leaves no partial folder
         files.write_errors_naming(folder, part),
     ):

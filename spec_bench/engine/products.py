@@ -121,7 +121,7 @@ def find_fastest_ways(weights: Sequence[Tensor]) -> Ways:
     milliseconds = measure_ways_ms(weights)
     methods = tuple(_get_fastest_way(times) for times in milliseconds)
     with suppress(OSError):  # without a memory it is measured again
-        files.write_json(
+        files.write_redacted_json(
             cache_file,
             {
                 "ways": methods,

@@ -37,7 +37,7 @@ def export_answer_files(options: Namespace) -> None:
     folder = options.out or files.join_path_inside(table.parent, "answers")
     files.require_writable(folder)
     if not table.is_file():
-        raise files.make_missing_rows_error(
+        raise files.make_error_with_stop_hint(
             f"no results file {str(table)!r}", files.get_results_folder(table)
         )
     rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]

@@ -12,7 +12,7 @@ from typing import Any
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.published import find_pair_spellings, read_all_published_numbers
 
-_SCORES = frozenset(columns.list_column_names_of_kind("score"))
+_SCORES = frozenset(columns.list_value_column_names("score"))
 _CELL = itemgetter("decoder", "task", "target", "draft")
 _LINE = (
     "{} on {}: plain decoding's {} is {:.3f} [{:.3f}, {:.3f}] (99%) on {:g} prompts, answers of "

@@ -42,7 +42,7 @@ class CandidateElimination:
         """The index of the next round's first prompt."""
         return self.used_prompts + self.skipped_prompts
 
-    def skip_round(self, round_prompts: int) -> bool:
+    def skip_round_if_affordable(self, round_prompts: int) -> bool:
         """Discards a round's prompts and drops no candidate, if enough answers and prompts are left
         for another round; returns whether it did.
         """

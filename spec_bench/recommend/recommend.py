@@ -80,7 +80,7 @@ class RecommendationResult:
     break_evens: tuple[ChainBreakEven, ...] = ()  # if the pair has no draft, or no draft pays
     # decoder and tree of the candidates that only disturbed or stalled rates excluded from the
     # fresh prompts
-    doubtfully_dropped: tuple[str, ...] = ()
+    dropped_while_disturbed: tuple[str, ...] = ()
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -96,11 +96,11 @@ class RecommendationResult:
         winner = self.headline
         decoder, spec = self.cell
         reason_text = winner.why
-        if self.doubtfully_dropped:
+        if self.dropped_while_disturbed:
             reason_text = reason_text.replace(
                 "surely faster than AR", "faster than AR on the fresh prompts"
             )
-            dropped_names = ", ".join(self.doubtfully_dropped)
+            dropped_names = ", ".join(self.dropped_while_disturbed)
             candidate_count += "; perhaps not the fastest: on disturbed rates "
             candidate_count += f"{dropped_names} left out"
         if decoder == "ar":
@@ -170,7 +170,7 @@ class _CandidateRunner:
         self.rows_by_candidate: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, Counts] = {}  # by candidate, terms of the ranking number by prompt
         self.is_doubtful = False  # whether a disturbed round counts in the ranking
-        self.doubtfully_dropped: list[int] = []  # candidates dropped by such a round or later
+        self.dropped_while_disturbed: list[int] = []  # candidates dropped by such a round or later
 
     def decode_with_baseline(
         self,
@@ -232,7 +232,7 @@ class _CandidateRunner:
         on other prompts, if the race's budget allows that.
         """
         if any(get_timing_doubt(result_to_row(row), self.rank_column) for row in results):
-            if race.skip_round(round_prompts):
+            if race.skip_round_if_affordable(round_prompts):
                 self.print_progress("disturbed: nobody is left out, the same on other prompts")
                 return
             self.is_doubtful = True
@@ -240,14 +240,18 @@ class _CandidateRunner:
         race.drop_candidates_after_round(round_prompts, values, values_by_prompt)
         if self.is_doubtful:
             ranked_candidates = values.dropna().index
-            self.doubtfully_dropped += [n for n in ranked_candidates if n not in race.candidates]
+            self.dropped_while_disturbed += [
+                n for n in ranked_candidates if n not in race.candidates
+            ]
 
-    def list_doubtfully_dropped(self, race: CandidateElimination) -> tuple[str, ...]:
+    def list_dropped_while_disturbed(self, race: CandidateElimination) -> tuple[str, ...]:
         """Lists decoder and tree of the candidates that a disturbed round excluded from the fresh
         prompts.
         """
         too_many = race.candidates[race.winner_count :] if self.is_doubtful else []
-        rows = (self.rows_by_candidate[place] for place in [*self.doubtfully_dropped, *too_many])
+        rows = (
+            self.rows_by_candidate[place] for place in [*self.dropped_while_disturbed, *too_many]
+        )
         return tuple(map(names.format_decoder_and_tree, rows))
 
     def compute_ranking_values(
@@ -323,7 +327,7 @@ def search_fastest_decoder(
         frame = pd.DataFrame(map(result_to_row, [plain, *results]))
         frame[LEAD] = [np.nan, *search.compute_ranking_values(best, results)[0]]
     result = _build_result(settings, frame, list(search.rows_by_candidate.values()))
-    return replace(result, doubtfully_dropped=search.list_doubtfully_dropped(race))
+    return replace(result, dropped_while_disturbed=search.list_dropped_while_disturbed(race))
 
 
 def _build_result(

@@ -247,13 +247,13 @@ def require_result_fits_generations(
 
 def write_cell_json(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes ``cell.json`` with its checksum, see ``read_cell_json``."""
-    files.write_json(
+    files.write_redacted_json(
         folder / files.CELL, checksums.redact_and_add_checksum({**content, "run_id": folder.name})
     )
 
 
 def write_models_json(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes ``models.json`` with its checksum, see ``read_models_json``."""
-    files.write_json(
+    files.write_redacted_json(
         folder / files.MODELS, checksums.redact_and_add_checksum({**content, "run_id": folder.name})
     )

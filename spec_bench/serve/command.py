@@ -27,14 +27,14 @@ from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.model_files import resolve_or_convert_model
 from spec_bench.jobs.sweep.launch import VISIBLE_VARIABLE, GpuReservation, list_visible_gpus
 from spec_bench.serve import supervisor
-from spec_bench.server.endpoint import ServerClient, ServerError, read_last_line
+from spec_bench.server.endpoint import ServerClient, ServerError, format_last_line_and_path
 from spec_bench.settings.arguments import parse_positive_ints
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.fields import format_suggestion, print_wrapped_error
 from spec_bench.settings.override_values import quote_value
 from spec_bench.settings.validation import read_settings, settings
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import open_regular_file
+from spec_bench.system.files import open_regular_to_write
 from spec_bench.system.redaction import SERVER_KEY_VARIABLE, redact
 
 FOLDER = "server"  # config group of other packages' engines
@@ -129,8 +129,8 @@ class ServerGroup:
             options.draft or (isinstance(pair.draft, str) and _resolve_model(pair.draft)) or None
         )
         if engine.kind == "llama_cpp":
-            self.model = _find_gguf_beside_folder(self.model)
-            self.draft = self.draft and _find_gguf_beside_folder(self.draft)
+            self.model = _prefer_gguf_beside_folder(self.model)
+            self.draft = self.draft and _prefer_gguf_beside_folder(self.draft)
             if not self.model.endswith(".gguf"):
                 raise UsageError(
                     f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (make "
@@ -216,7 +216,8 @@ class ServerGroup:
                 if (status := process.poll()) is not None:  # another program answered
                     signal_name = f" ({strsignal(status - 128)})" if 128 < status < 160 else ""
                     raise ServerError(
-                        f"{method} ended with status {status}{signal_name}: {read_last_line(log)}"
+                        f"{method} ended with status {status}{signal_name}: "
+                        f"{format_last_line_and_path(log)}"
                     )
                 print(f"{title}: up after {time.monotonic() - began:.0f} s", flush=True)
                 assert process.stdin is not None
@@ -272,7 +273,7 @@ def _resolve_model(model: str) -> str:
     return model if model.endswith(".gguf") else resolve_or_convert_model(model)
 
 
-def _find_gguf_beside_folder(model: str) -> str:
+def _prefer_gguf_beside_folder(model: str) -> str:
     """Returns the GGUF file next to a model's folder, or the folder if there is none."""
     return f"{model}.gguf" if Path(f"{model}.gguf").is_file() else model
 
@@ -302,7 +303,7 @@ def running_process(
     it runs.
     """
     earlier_children = supervisor.find_child_pids()
-    with open_regular_file(log, "wb") if log else nullcontext() as file:
+    with open_regular_to_write(log, "wb") if log else nullcontext() as file:
         process = subprocess.Popen(
             [sys.executable, supervisor.__file__, str(log or ""), *command], stdin=subprocess.PIPE,
             stdout=file, stderr=file, start_new_session=True, pass_fds=held_descriptors, **options,

@@ -184,7 +184,7 @@ class ServerClient:
                 problem = redact_to_one_line(error, self.api_key, _MAX_SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = self._describe_connection_failure(error)
-            self._check_server_runs()  # another program may have answered
+            self._raise_if_own_server_ended()  # another program may have answered
             if refusal:
                 raise refusal
             if answer:
@@ -224,13 +224,13 @@ class ServerClient:
         message = redact_to_one_line(str(error), self.api_key, _MAX_SHOWN)
         return f"{kind}: {message}" if message else kind
 
-    def _check_server_runs(self) -> None:
+    def _raise_if_own_server_ended(self) -> None:
         """Raises ServerError if our server has ended, because another may answer on its port."""
         if not self.log:
             return
         with suppress(OSError), open(self.log) as log:
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            last_words = read_last_line(Path(log.name))
+            last_words = format_last_line_and_path(Path(log.name))
             raise ServerError(f"{self.public_url}: the server has ended: {last_words}") from None
 
     def _request_answer(
@@ -278,8 +278,8 @@ class _RetryLaterError(Exception):
     """The server may answer later; holds the reason and the seconds to wait."""
 
 
-def read_last_line(log: Path) -> str:
-    """Reads the last line of a server's log, but not pydantic's link to its documentation."""
+def format_last_line_and_path(log: Path) -> str:
+    """Formats the last line of a server's log, except pydantic's link, and the log's path."""
     all_lines = log.read_text(errors="replace").strip().splitlines()
     lines = [line for line in all_lines if "https://errors.pydantic.dev/" not in line]
     return f"{redact_to_one_line(lines[-1], max_letters=_MAX_SHOWN)} ({log})" if lines else str(log)

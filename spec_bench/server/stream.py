@@ -110,7 +110,7 @@ class StreamReader:
             self._done = True
             return
         event = _parse_event(body)
-        self._check_same_answer(event)
+        self._check_same_model_and_answer(event)
         usage = event.get("usage")
         metrics = event.get("metrics")
         self._usage = usage if isinstance(usage, dict) and usage else self._usage
@@ -124,7 +124,7 @@ class StreamReader:
             self._finish = choice.get("finish_reason") or self._finish
             self._parse_choice(choice, seconds, event)
 
-    def _check_same_answer(self, event: Mapping[str, Any]) -> None:
+    def _check_same_model_and_answer(self, event: Mapping[str, Any]) -> None:
         """Checks that an event is from the requested model and of the same answer as the others."""
         for name, error in (("model", OtherServerKindError), ("id", BadStreamError)):
             value = event.get(name)

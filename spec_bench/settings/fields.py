@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Interval
 
-from spec_bench.system.printable import redact_and_escape
+from spec_bench.system.printable import redact_escape_and_cut
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ def to_one_line(message: object, longest: int | None = None) -> str:
     """Formats a text in one line, cut after ``longest`` characters. An error without a message
     gives the name of its type.
     """
-    text = redact_and_escape(" ".join(str(message).split()))[:longest]
+    text = redact_escape_and_cut(" ".join(str(message).split()))[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
 
 
 def print_wrapped_error(line: str) -> None:
     """Prints an error message to standard error, wrapped between words on a terminal."""
-    line = redact_and_escape(line)
+    line = redact_escape_and_cut(line)
     wide = get_terminal_size().columns if sys.stderr.isatty() else 0
     print(fill(line, wide, break_on_hyphens=False) if wide else line, file=sys.stderr)
 
@@ -79,7 +79,7 @@ def warn_once(line: str) -> None:
 
 def get_first_line(message: object) -> str:
     """Returns the first line of an error's message or of a text; "" if there is none."""
-    return redact_and_escape(next(iter(str(message).strip().splitlines()), ""))
+    return redact_escape_and_cut(next(iter(str(message).strip().splitlines()), ""))
 
 
 _OTHER_NAMES = {"tau": "block_efficiency"}  # papers' name -> our name

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, Co
 from spec_bench.settings.fields import MOST_NODES, to_one_line
 from spec_bench.settings.validation import FiniteFloat, StrictInt
 from spec_bench.system.errors import UsageError
-from spec_bench.system.printable import redact_and_escape
+from spec_bench.system.printable import redact_escape_and_cut
 
 MOST_BYTES = 2**30
 """Bytes of a file, after unpacking if it is packed."""
@@ -210,7 +210,7 @@ def _iter_keys(value: Any, prefix: str = "") -> Iterator[str]:
         yield from _iter_keys(content, f"{prefix}{key}.")
 
 
-Label = Annotated[str, MaxLen(1000), AfterValidator(redact_and_escape)]
+Label = Annotated[str, MaxLen(1000), AfterValidator(redact_escape_and_cut)]
 Count = Annotated[StrictInt, Ge(0), Le(2**20)]
 CallTokens = Annotated[StrictInt, Ge(1), Le(MOST_NODES)]
 DraftTokens = Annotated[StrictInt, Ge(0), Le(MOST_NODES)]

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from spec_bench.settings.fields import format_value, get_first_line
-from spec_bench.system.code_digests import read_code_digests
+from spec_bench.system.code_digests import read_package_code_digests
 from spec_bench.system.errors import UsageError
 
 Entry = TypeVar("Entry")
@@ -72,7 +72,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             self.add(name, entry, _get_qualified_name(definition))
             if inspect.isclass(definition) or inspect.isfunction(definition):
                 with suppress(OSError):  # who uses it reads it again
-                    read_code_digests(definition)
+                    read_package_code_digests(definition)
             return definition
 
         return register

@@ -19,7 +19,7 @@ from spec_bench.records.sessions import MEANING, list_row_session_notes
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import result_to_row
 from spec_bench.system.groups import group_by_key, make_in_groups
-from spec_bench.system.printable import redact_and_escape
+from spec_bench.system.printable import redact_escape_and_cut
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import format_decoder_and_tree, summarise_doubts
 from spec_bench.vocabulary.numbers import format_interval
@@ -152,7 +152,7 @@ def print_results(
     wraps_softly = not console.is_terminal  # a file's lines are not wrapped
     rows = [
         {
-            n: redact_and_escape(v) if isinstance(v, str) else v
+            n: redact_escape_and_cut(v) if isinstance(v, str) else v
             for n, v in result_to_row(result).items()
         }
         for result in results

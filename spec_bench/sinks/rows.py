@@ -232,7 +232,7 @@ def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
     significant digits.
     """
     shown_names = {
-        *columns.list_column_names_of_kind("identity", "setting", "state", "score"),
+        *columns.list_value_column_names("identity", "setting", "state", "score"),
         *_SCREENED_COLUMNS,
     }
     filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
@@ -287,7 +287,7 @@ def find_superseded_ids(
     ``job_end_times`` maps run ids to these seconds by the jobs' places. For a decoder with another
     package's code, only rows of the latest code stay, whatever their number of prompts.
     """
-    labels_and_settings = columns.list_column_names_of_kind("identity", "setting")
+    labels_and_settings = columns.list_value_column_names("identity", "setting")
     names = [name for name in labels_and_settings if name not in _NOT_VARIED]
 
     # Rows must agree in labels, and in prompts unless one failed.

@@ -144,7 +144,7 @@ def log_cell(sink: WandbSink, cell: LoggedCell) -> None:
             for step in range(note["steps"], len(lines)):
                 wandb_run.log(lines[step], step=step)
             numbers = {name: value for name, value in result.metrics.items() if value is not None}
-            state = {name: row[name] for name in columns.list_column_names_of_kind("state")}
+            state = {name: row[name] for name in columns.list_value_column_names("state")}
             reset = {"prompts_failed": 0} if note["steps"] else {}
             wandb_run.summary.update({**reset, **numbers, **state})
         note.update(content=result.status, steps=max(note["steps"], len(lines)))
@@ -273,7 +273,7 @@ def open_wandb_run(
 def _open_note(sink: WandbSink, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
     """Yields the note of a run's logged ``content`` and ``steps``; saves its changes."""
     folder.mkdir(parents=True, exist_ok=True)
-    with files.open_regular_file(folder / ".wandb.lock") as lock:
+    with files.open_regular_to_write(folder / ".wandb.lock") as lock:
         files.lock_file(lock, may_wait=True)
         path = folder / NOTES
         notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -291,7 +291,7 @@ def _open_note(sink: WandbSink, folder: Path, run_id: str) -> Iterator[dict[str,
         first_note = dict(note)
         yield note
         if note != first_note:
-            files.write_json(path, notes)
+            files.write_redacted_json(path, notes)
 
 
 def build_history_lines(cell: LoggedCell) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def hash_file_with_cache(path: Path) -> str:
                     "sha256": digest,
                     "check": _compute_cache_checksum(state, digest),
                 }
-                files.write_json(cache_file, content)
+                files.write_redacted_json(cache_file, content)
     return digest
 
 

@@ -156,9 +156,9 @@ def join_path_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def open_regular_file(path: Path, mode: str = "a") -> Any:
-    """Opens a file for writing. Raises OSError if it is a link, which may lead anywhere, or a pipe,
-    which would block.
+def open_regular_to_write(path: Path, mode: str = "a") -> Any:
+    """Opens a regular file for writing, by default to append. Raises OSError if it is a link, which
+    may lead anywhere, or a pipe, which would block.
     """
 
     def open_no_link(name: str, flags: int) -> int:
@@ -196,7 +196,7 @@ def get_records_file(table: Path) -> Path:
     return table.with_name(RECORDS)
 
 
-def make_missing_rows_error(message: str, results: Path) -> ValueError:
+def make_error_with_stop_hint(message: str, results: Path) -> ValueError:
     """Makes the error for missing rows: ``message``, with a hint if a job below ``results`` was
     stopped before it wrote them.
     """
@@ -223,7 +223,7 @@ def get_jobs_folder(results: Path, experiment: str) -> Path:
     return results / RUNS / "jobs" / experiment
 
 
-def get_training_folder_of_heads(heads_folder: Path) -> str | None:
+def get_training_name_of_heads(heads_folder: Path) -> str | None:
     """Returns the name of the training of heads in ``results/train/<name>/heads``; None for heads
     in other folders.
     """
@@ -282,10 +282,10 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     try:
         for leftover in path.parent.glob(f"{escape(start)}*.tmp"):
             # OSError: an active writer has locked the file, or it is gone.
-            with suppress(OSError), open_regular_file(leftover) as stream:
+            with suppress(OSError), open_regular_to_write(leftover) as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 leftover.unlink()
-        with write_errors_naming(path, partial), open_regular_file(partial) as partial_file:
+        with write_errors_naming(path, partial), open_regular_to_write(partial) as partial_file:
             lock_file(partial_file, may_wait=True)
             yield partial
             with partial.open("rb") as stream:
@@ -353,7 +353,7 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_redacted_json(path: Path, value: Any) -> None:
     """Writes a JSON file atomically, with keys and passwords redacted."""
     write_text(path, json.dumps(redact_values(value), indent=1) + "\n")
 

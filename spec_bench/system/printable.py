@@ -12,8 +12,8 @@ _CONTROL_CHARACTERS = re.compile(
 _MAX_CHARACTERS = 2**16  # characters of a message
 
 
-def redact_and_escape(text: str) -> str:
-    """Redacts keys in the first 2**16 characters of a text, and escapes characters that control a
+def redact_escape_and_cut(text: str) -> str:
+    """Redacts keys in a text, cut to 2**16 characters, and escapes characters that control a
     terminal.
     """
     text = redact(text[:_MAX_CHARACTERS])

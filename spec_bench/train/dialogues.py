@@ -21,7 +21,12 @@ from spec_bench.records.ends import StopCriteria, find_end_token_ids
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import hash_json, open_regular_file, write_errors_naming, write_text
+from spec_bench.system.files import (
+    hash_json,
+    open_regular_to_write,
+    write_errors_naming,
+    write_text,
+)
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import get_answers_or_references
 from spec_bench.tasks.template import encode_all_but_failing, render_chat
@@ -271,7 +276,7 @@ def answer_prompts(
             (temperature, indices[start : start + size]) for start in range(0, len(indices), size)
         ]
     bar = tqdm(groups, desc="answers", unit="batch", disable=not progress)
-    with write_errors_naming(file), open_regular_file(file) as lines:
+    with write_errors_naming(file), open_regular_to_write(file) as lines:
         for number, (temperature, indices) in enumerate(bar):
             if number not in answers_by_batch:
                 request_settings = settings.max_new_tokens, tuple(stop_ids), ends

@@ -31,7 +31,7 @@ from spec_bench.system.files import (
     atomic_replace,
     hash_json,
     move_aside,
-    open_regular_file,
+    open_regular_to_write,
     write_csv,
     write_errors_naming,
 )
@@ -39,7 +39,7 @@ from spec_bench.train.batches import IGNORED_LABEL, DialogueBatches, select_step
 from spec_bench.train.settings import TrainSettings
 from spec_bench.train.training_heads import (
     TrainableHead,
-    compute_guess_weights,
+    compute_decay_powers,
     compute_weighted_loss,
 )
 
@@ -200,7 +200,7 @@ class TrainingLog:
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Appends a line; columns that the row lacks stay empty."""
-        with write_errors_naming(self.file), open_regular_file(self.file) as stream:
+        with write_errors_naming(self.file), open_regular_to_write(self.file) as stream:
             csv.DictWriter(stream, self.columns).writerow(row)
 
     def read_rows(self) -> list[dict[str, str]]:
@@ -344,7 +344,7 @@ def _update_weights_and_sum_losses(
         len(training.train_batches.dialogues), training.batch_size, config.seed, step
     )
     counts = training.train_batches.count_labels(indices)
-    weights = compute_guess_weights(config.head.decay, training.trainee.guesses)
+    weights = compute_decay_powers(config.head.decay, training.trainee.guesses)
     for group in optimiser.param_groups:
         group["lr"] = rate
     count = accelerator.num_processes
@@ -381,7 +381,7 @@ def _validate_and_make_log_row(
     window = progress.window
     config = training.settings.config
     assert window is not None
-    weights = compute_guess_weights(config.head.decay, training.trainee.guesses).double()
+    weights = compute_decay_powers(config.head.decay, training.trainee.guesses).double()
     loss, right, counts = window["sums"]
     seconds = progress.seconds - window["seconds"]
     row: dict[str, Any] = {

@@ -21,7 +21,7 @@ from spec_bench.jobs.work.models import load_pair_tokenizer
 from spec_bench.measure.provenance import collect_provenance
 from spec_bench.sinks.wandb import build_wandb_sink, log_training
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import write_json
+from spec_bench.system.files import write_redacted_json
 from spec_bench.train.batches import (
     Dialogue,
     DialogueBatches,
@@ -218,8 +218,8 @@ def write_training_results(training: TrainingRun, progress: TrainingProgress) ->
         "stored_as": config.out_dtype,
         "settings": settings.identity,
         "data": {
-            "train": _count_training_data(train_batches),
-            "validation": _count_training_data(held_out),
+            "train": _count_dialogues_tokens_positions(train_batches),
+            "validation": _count_dialogues_tokens_positions(held_out),
         },
         "steps": progress.step,
         "dialogues_per_step": training.batch_size,
@@ -245,7 +245,7 @@ def write_training_results(training: TrainingRun, progress: TrainingProgress) ->
             **({"overlaps": _round_accuracy(accuracy.overlaps)} if accuracy.overlaps else {}),
         }
     for name, content in files.items():
-        write_json(settings.heads_folder / name, content)
+        write_redacted_json(settings.heads_folder / name, content)
     shutil.copyfile(settings.checkpoint_folder / "log.csv", settings.heads_folder / "log.csv")
     return facts
 
@@ -255,7 +255,7 @@ def _get_command_line_overrides() -> list[str]:
     return [*HydraConfig.get().overrides.task] if HydraConfig.initialized() else []
 
 
-def _count_training_data(batches: DialogueBatches) -> dict[str, int]:
+def _count_dialogues_tokens_positions(batches: DialogueBatches) -> dict[str, int]:
     return {
         "dialogues": len(batches.dialogues),
         "tokens": sum(len(dialogue.ids) for dialogue in batches.dialogues),

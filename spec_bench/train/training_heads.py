@@ -99,8 +99,8 @@ class TrainableHead(nn.Module):
         return GuessLosses(torch.stack(losses), torch.stack(right))
 
 
-def compute_guess_weights(decay: float, guesses: int) -> Tensor:
-    """Computes the weights [K] of the guesses in the loss: decay^k.
+def compute_decay_powers(decay: float, guesses: int) -> Tensor:
+    """Computes decay^k for k = 1, ..., K, the weights [K] of the guesses in the loss.
 
     The decay is 0.8 for Medusa (arXiv 2401.10774, section 2.2.1) and 1 for ReDrafter, whose
     authors' code adds up the guesses' mean losses.

@@ -115,13 +115,17 @@ def list_columns_of_kind(*kinds: Kind) -> list[Column]:
     return [column for column in COLUMNS if column.kind in kinds]
 
 
-def list_column_names_of_kind(*kinds: Kind) -> list[str]:
-    """Returns the names of the columns of these kinds, in the file's order."""
+def list_value_column_names(*kinds: Kind) -> list[str]:
+    """Returns the names of the columns of these kinds without interval ends, in the file's
+    order.
+    """
     return [column.name for column in list_columns_of_kind(*kinds)]
 
 
-def select_identifying_columns(names: Iterable[str]) -> list[Column]:
-    """Selects the columns among ``names`` that tell runs apart, in the file's order."""
+def select_must_match_columns(names: Iterable[str]) -> list[Column]:
+    """Selects the columns among ``names`` in which compared runs must match, in the file's
+    order.
+    """
     present_names = set(names)
     return [column for column in COLUMNS if column.apart and column.name in present_names]
 

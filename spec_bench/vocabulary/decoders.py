@@ -100,7 +100,7 @@ def find_decoder(name: str) -> DecoderStyle | None:
 def find_canonical_name(name: str) -> str:
     """Returns a decoder's canonical name; names of the same configuration share it."""
     files = _find_decoder_files(_list_config_and_paper_folders()[0])
-    block = _read_mapping(files[name]) if name in files else {}
+    block = _read_mapping_or_empty(files[name]) if name in files else {}
     display = block.get(DISPLAY)
     return str(display.get("same_as") or name) if isinstance(display, Mapping) else name
 
@@ -138,8 +138,10 @@ def get_decoder_parts(name: str) -> DecoderParts:
     words = name.partition(" ")[0].split("_")
     candidates = ("_".join(words[:n]) for n in range(len(words), 0, -1))
     paths = (files[candidate] for candidate in candidates if candidate in files)
-    block = next(map(_read_mapping, paths), {})
-    return DecoderParts(*(_get_part_name(block, key) for key in ("drafter", "tree", "verifier")))
+    block = next(map(_read_mapping_or_empty, paths), {})
+    return DecoderParts(
+        *(_get_part_name_or_empty(block, key) for key in ("drafter", "tree", "verifier"))
+    )
 
 
 def strip_display(decoder: Mapping[str, Any], file: str = "") -> dict[str, Any]:
@@ -173,9 +175,10 @@ def render_decoders_table() -> str:
     drafter.
     """
     blocks = {
-        name: _read_mapping(path) for name, path in _find_decoder_files((get_conf_dir(),)).items()
+        name: _read_mapping_or_empty(path)
+        for name, path in _find_decoder_files((get_conf_dir(),)).items()
     }
-    drafters = {name: _get_part_name(block, "drafter") for name, block in blocks.items()}
+    drafters = {name: _get_part_name_or_empty(block, "drafter") for name, block in blocks.items()}
 
     def place(name: str) -> tuple[bool, bool, str, str]:
         return name != _BASELINE, drafters[name] != _DRAFT_MODEL, drafters[name], name
@@ -202,7 +205,7 @@ def _find_style(
 ) -> DecoderStyle | None:
     path = _find_decoder_files(confs).get(name)
     if path is not None:
-        display = _read_mapping(path).get(DISPLAY)
+        display = _read_mapping_or_empty(path).get(DISPLAY)
         return None if display is None else _make_style(_check_display(display, DISPLAY, str(path)))
     return _read_paper_styles(papers).get(name) or _combine_style(name, confs, papers)
 
@@ -225,7 +228,7 @@ def _combine_style(
             part_name = head_name if part == "drafter" else tail_name
             if part_name not in files:
                 continue
-            if _get_part_name(_read_mapping(files[part_name]), part) != part_name:
+            if _get_part_name_or_empty(_read_mapping_or_empty(files[part_name]), part) != part_name:
                 continue
             head = _find_style(head_name, confs, papers)
             tail = _find_style(tail_name, confs, papers)
@@ -249,7 +252,7 @@ def _read_paper_styles(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
     decoders: dict[str, DecoderStyle] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         try:
-            content = _read_mapping(path)
+            content = _read_mapping_or_empty(path)
         except UsageError:  # reading the paper itself reports the error
             continue
         prefix = f"{path}: {DECODERS}"
@@ -267,13 +270,13 @@ def _read_paper_styles(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
 
 
 @functools.cache
-def _read_mapping(path: Path) -> Mapping[str, Any]:
+def _read_mapping_or_empty(path: Path) -> Mapping[str, Any]:
     """Reads a YAML file's mapping; returns an empty mapping if its content is something else."""
     content = read_yaml(path)
     return content if isinstance(content, Mapping) else {}
 
 
-def _get_part_name(block: Mapping[str, Any], name: str) -> str:
+def _get_part_name_or_empty(block: Mapping[str, Any], name: str) -> str:
     """Returns the name of a decoder's drafter, tree or verifier; "" if the YAML has none."""
     part = block.get(name)
     kind = part.get(_KINDS[name]) if isinstance(part, Mapping) else part

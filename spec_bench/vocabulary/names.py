@@ -128,7 +128,7 @@ def format_title_and_name(name: str) -> str:
     return title if is_same_word else title + " (" + name + ")"
 
 
-def combine_names(decoder: str, drafter: object = None, verifier: object = None) -> str:
+def compose_decoder_name(decoder: str, drafter: object = None, verifier: object = None) -> str:
     """Composes the name of a decoder with the drafter and verifier that a cell replaces by name."""
     parts = [drafter, decoder, verifier]
     return "_".join(part for part in parts if isinstance(part, str))

@@ -54,20 +54,21 @@ Row = dict[str, str]
 @cache
 def read_published_numbers(
     file: Path,
-    tables: tuple[str, ...] = (),
-    metrics: tuple[str, ...] = (),
+    allowed_tables: tuple[str, ...] = (),
+    allowed_metrics: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
     """Reads a paper's printed numbers, in printed order. They are cached: do not change them.
 
-    Raises UsageError for a missing column, a wrong value, a number with two lines, or a number of a
-    table or metric other than those given. The message names file, line, value and choices.
+    Raises UsageError for a missing column, a wrong value, a number with two lines, or a number of
+    another table or metric than the allowed ones; () allows all. The message names file, line,
+    value and choices.
     """
     choices_by_column = {
         "task": sorted(find_configs("task")),
-        "table": tables,
-        "metric": metrics,
+        "table": allowed_tables,
+        "metric": allowed_metrics,
     }
-    choices_by_column["twin_table"] = tables and ("", *tables)
+    choices_by_column["twin_table"] = allowed_tables and ("", *allowed_tables)
     rows: dict[tuple[str, ...], Row] = {}
     errors = list[str]()
     for line, names, cells in iter_csv_lines(file, COLUMNS):

@@ -387,11 +387,11 @@ def test_audit_gives_the_lines_of_the_command(monkeypatch):
     def parts_of(passed):
         return lambda *_: [AuditPart("a", lambda: [AuditLine("rule: a", "b", "c", passed)])]
 
-    monkeypatch.setattr(command_line, "iter_rule_parts", parts_of(True))
+    monkeypatch.setattr(command_line, "iter_node_and_path_rule_parts", parts_of(True))
     monkeypatch.setattr(command_line, "iter_approximate_decoder_parts", parts_of(None))
     found = spec_bench.api.audit(parts=["rules", "approximations"])
     assert found.passed and list(found.lines.passed) == [True, None]
-    monkeypatch.setattr(command_line, "iter_rule_parts", parts_of(False))
+    monkeypatch.setattr(command_line, "iter_node_and_path_rule_parts", parts_of(False))
     assert not spec_bench.api.audit(parts="rules").passed
 
 

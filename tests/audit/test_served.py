@@ -224,7 +224,7 @@ def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples(
 def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(command_line, "iter_rule_parts", None)
+    monkeypatch.setattr(command_line, "iter_node_and_path_rule_parts", None)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Why?\n")
     missing = str(tmp_path / "missing")
@@ -258,7 +258,9 @@ def interrupted():
 
 
 def test_what_was_audited_before_an_interrupt_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr(command_line, "list_named_parts", lambda *_: [AuditPart("sd", interrupted)])
+    monkeypatch.setattr(
+        command_line, "list_parts_of_groups", lambda *_: [AuditPart("sd", interrupted)]
+    )
     with pytest.raises(KeyboardInterrupt):
         audit([])
     assert "error 0" in capsys.readouterr().out
@@ -276,7 +278,7 @@ def test_a_pattern_fits_the_name_with_or_without_its_kind_or_is_told_what_is_nea
 
 
 def test_a_failing_part_ends_with_status_1(monkeypatch, capsys):
-    monkeypatch.setattr(command_line, "iter_rule_parts", lambda: iter(PARTS))
+    monkeypatch.setattr(command_line, "iter_node_and_path_rule_parts", lambda: iter(PARTS))
     for name in ("exact_decoder", "approximate_decoder", "beam"):
         monkeypatch.setattr(command_line, f"iter_{name}_parts", lambda *_: iter(()))
     assert audit([]) == 1

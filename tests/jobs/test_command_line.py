@@ -310,7 +310,7 @@ def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent
     where = ((socket.gethostname(), now), ("other", now), ("other", now - 10_000))
     for place, (host, began) in enumerate(where):
         told = replace(state, number=place, host=host, began=began, again="Slurm")
-        files.write_json(sweep.get_note_path([f"seed={place}"]), [asdict(told)])
+        files.write_redacted_json(sweep.get_note_path([f"seed={place}"]), [asdict(told)])
     assert [each.state for each in sweep.read_progress()] == ["lost", "running", "lost"]
     said = summarise_jobs(sweep.read_progress(), now)
     assert said[1] == "  job 1 (seed=0): its process is gone; Slurm starts it again"
@@ -501,7 +501,7 @@ def test_a_note_is_shown_as_it_stands_its_control_characters_as_escapes(folder, 
     given = {"words": words, "cells": ["no\0name", "x" * 300], "more": "of a later version"}
     next(folder.glob("sweep-*.json")).unlink()
     (folder / f"{0:012}.json").write_bytes(note(state="failed", line="[red]no[/]", **given))
-    files.write_json(folder / "sweep-0.json", [])
+    files.write_redacted_json(folder / "sweep-0.json", [])
     assert watched(tmp_path) == 2
     shown = "cells=[sd:3] name=[bold]x[/bold] :x: [/] a\\x1b[2Jb c\\x9b"
     lines = capsys.readouterr().out.splitlines()

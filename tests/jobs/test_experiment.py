@@ -113,7 +113,7 @@ def test_a_note_of_an_earlier_version_which_had_labels_is_read(tmp_path):
     end(tmp_path, 0, "a")
     (path,) = files.get_jobs_folder(tmp_path, "name").glob("*.json")
     note = checksums.read_verified_json(path)
-    files.write_json(path, checksums.redact_and_add_checksum({**note, "place": "labels"}))
+    files.write_redacted_json(path, checksums.redact_and_add_checksum({**note, "place": "labels"}))
     assert read_job_record(path).cells == ("a",)
 
 

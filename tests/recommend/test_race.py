@@ -67,15 +67,15 @@ def test_a_skipped_round_drops_nobody_and_is_repeated_on_other_prompts_while_ans
     alike,
 ):
     race = CandidateElimination([*range(10)], 3, 93, 15)
-    assert race.count_next_round_prompts() == 2 and race.skip_round(2)
+    assert race.count_next_round_prompts() == 2 and race.skip_round_if_affordable(2)
     assert (len(race.candidates), race.next_prompt, race.answer_budget) == (10, 2, 71)
     assert race.count_next_round_prompts() == 2
     seen = pd.DataFrame(alike[:10, 2:4])
     race.drop_candidates_after_round(2, seen.mean(axis=1), seen)
     assert race.next_prompt == 4 and race.used_prompts == 2 and race.answer_budget >= 0
     few = CandidateElimination([*range(10)], 3, 43, 15)
-    assert not few.skip_round(2) and few.next_prompt == 0
-    assert not CandidateElimination([*range(10)], 3, 93, 3).skip_round(2)
+    assert not few.skip_round_if_affordable(2) and few.next_prompt == 0
+    assert not CandidateElimination([*range(10)], 3, 93, 3).skip_round_if_affordable(2)
 
 
 @pytest.mark.parametrize(("cells", "best"), [(3, 3), (2, 3), (1, 1)])

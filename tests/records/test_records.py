@@ -30,7 +30,7 @@ REASONS = (
 def test_every_fact_is_a_column_that_says_what_a_cell_is():
     names = {field.name for field in fields(CellFacts)} - {"sampling"}
     names |= SamplingSettings().get_columns().keys()
-    assert names <= set(columns.list_column_names_of_kind("identity", "setting"))
+    assert names <= set(columns.list_value_column_names("identity", "setting"))
 
 
 def test_a_sampling_setting_that_keeps_every_token_is_empty_in_rows_and_absent_from_run_ids():
@@ -103,7 +103,7 @@ def test_a_reason_is_one_of_several_whatever_its_text():
 def test_a_failed_cell_claims_nothing():
     row = result_to_row(CellResult("x", facts(), "failed", reasons=(Reason("", "E: no"),)))
     assert (row["lossless"], row["baseline"], row["reason"]) == ("", "", "E: no")
-    assert not set(row) - set(columns.list_column_names_of_kind("identity", "setting", "state"))
+    assert not set(row) - set(columns.list_value_column_names("identity", "setting", "state"))
 
 
 BODY = b"begin sha256:not the digest" + BLANK + b" end"

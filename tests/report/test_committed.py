@@ -34,7 +34,7 @@ from spec_bench.report.papers.paper import (
 )
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import ENDS, get_columns, select_identifying_columns
+from spec_bench.vocabulary.columns import ENDS, get_columns, select_must_match_columns
 from tests.commands import report as main
 from tests.committed import committed_files
 from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
@@ -97,7 +97,7 @@ def test_no_claim_of_any_paper_looks_at_what_was_screened():
     rows = read_rows(path.with_name("results.csv") for path in SCREENED)
     assert (rows.stage == "screen").any()
     assert "stage" in [
-        column.name for column in select_identifying_columns(rows)
+        column.name for column in select_must_match_columns(rows)
     ]  # so that no seeds are pooled
     stages = {*ClaimQuery(drop_failed_simulated_screened(rows), RecordReader(ROOT)).of().rows.stage}
     assert stages and "screen" not in stages

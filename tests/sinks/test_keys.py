@@ -56,7 +56,7 @@ def test_what_is_kept_or_logged_has_no_key_and_all_else(tmp_path):
     command = ["run", f"server.started=serve --api-key {option}", "seed=0"]
     content = {"starts": [{"command": command, "seconds": 1.5}], "sizes": (1, 2), "none": None}
     kept = checksums.redact_and_add_checksum(content)
-    files.write_json(tmp_path / "cell.json", kept)
+    files.write_redacted_json(tmp_path / "cell.json", kept)
     found = checksums.read_verified_json(tmp_path / "cell.json")
     hidden = ["run", "server.started=serve --api-key ***", "seed=0"]
     assert found["starts"] == [{"command": hidden, "seconds": 1.5}]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "new" / "note.json"
-    files.write_json(path, {"a": 1})
+    files.write_redacted_json(path, {"a": 1})
 
     def broken():
         with files.atomic_replace(path) as partial:
@@ -40,7 +40,7 @@ def test_what_a_killed_writer_left_the_next_one_removes_and_nothing_of_one_at_wo
         each.write_text("half")
     with files.atomic_replace(path) as partial:
         assert not left.exists() and others.exists()
-        files.write_json(path, {"a": 1})
+        files.write_redacted_json(path, {"a": 1})
         assert partial.exists()
         partial.write_text("whole")
     assert path.read_text() == "whole" and {*tmp_path.iterdir()} == {path, others}
@@ -55,7 +55,7 @@ def test_a_refusal_to_write_or_rename_is_a_line_that_names_the_file(number, tmp_
 
     monkeypatch.setattr(files.os, "replace", refuse)
     with pytest.raises(OSError, match="note") as refused:
-        files.write_json(path, {"a": 1})
+        files.write_redacted_json(path, {"a": 1})
     assert (
         files.explain_write_error(refused.value) == f"cannot write '{path}': {os.strerror(number)}"
     )

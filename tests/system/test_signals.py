@@ -318,7 +318,7 @@ PLACES = [  # what has the mistake, and the command that meets it
     ("spec_bench.jobs.sweep.sweep.build_settings", "run -m seed=0,1 prompts=1"),
     ("spec_bench.report.cli.command_line.build_tables_by_setting", "table rsd/7"),
     ("spec_bench.report.compare.compare_results", "compare before after"),
-    ("spec_bench.audit.command_line.list_named_parts", "check decoders --only sd"),
+    ("spec_bench.audit.command_line.list_parts_of_groups", "check decoders --only sd"),
 ]
 
 

@@ -31,7 +31,7 @@ from spec_bench.settings.validation import (
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.decoders import load_decoder_settings
-from spec_bench.vocabulary.names import combine_names
+from spec_bench.vocabulary.names import compose_decoder_name
 from spec_bench.vocabulary.spec import parse_tree_spec
 
 if TYPE_CHECKING:  # imports torch, which is not needed to refuse a wrong setting
@@ -203,7 +203,7 @@ def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
     drafter = decoder.get("drafter")
     rule = decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
-        decoder = {**decoder, "name": combine_names(str(decoder.get("name")), drafter, rule)}
+        decoder = {**decoder, "name": compose_decoder_name(str(decoder.get("name")), drafter, rule)}
     for part, key in (("drafter", "kind"), ("verifier", "rule")):
         if isinstance(decoder.get(part), str):
             decoder[part] = {key: decoder[part]}

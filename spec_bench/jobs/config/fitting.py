@@ -25,7 +25,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
     format_own_command,
     format_training_command,
-    get_training_folder_of_heads,
+    get_training_name_of_heads,
 )
 
 FITS_FOLDER = "trees"
@@ -189,7 +189,7 @@ def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
             f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
         )
     heads = Path(pair.heads[kind])
-    name = get_training_folder_of_heads(heads)
+    name = get_training_name_of_heads(heads)
     if name is not None and not heads.is_dir():
         on_gpu = pair.specs[0].device != "cpu"
         override = format_pair_or_target_override(pair)

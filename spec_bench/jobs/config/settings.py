@@ -36,7 +36,7 @@ from spec_bench.records.cell_folder import CODE_PARTS
 from spec_bench.records.sampling import MAX_NEW_TOKENS, SamplingSettings, merge_sampling
 from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
-from spec_bench.system.code_digests import read_code_digests
+from spec_bench.system.code_digests import read_package_code_digests
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import hash_json
 from spec_bench.tasks import (
@@ -194,7 +194,7 @@ class JobSettings:
             config.drafter.heads,
         )
         code = {
-            part: read_code_digests(definition)
+            part: read_package_code_digests(definition)
             for part, definition in zip(CODE_PARTS, definitions, strict=True)
             if definition is not None
         }

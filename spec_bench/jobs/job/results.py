@@ -33,7 +33,7 @@ from spec_bench.metrics.stalls import describe_deciding_stalls, describe_disturb
 from spec_bench.records.cell_folder import compute_digest_columns
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.vocabulary.columns import ENDS, define_all_column_names, list_column_names_of_kind
+from spec_bench.vocabulary.columns import ENDS, define_all_column_names, list_value_column_names
 
 log = logging.getLogger(__name__)
 RATE = "acceptance_rate"
@@ -231,7 +231,7 @@ def _explain_metrics_to_blank(decoder: AnyDecoder, row: Mapping[str, Any]) -> di
     if decoder.lossless == "simulated":
         notes |= {
             name: _SIMULATED
-            for name in (*list_column_names_of_kind("score"), *_LIKELIHOODS)
+            for name in (*list_value_column_names("score"), *_LIKELIHOODS)
             if name in row
         }
     if isinstance(decoder, Decoder) and decoder.policy.varies:

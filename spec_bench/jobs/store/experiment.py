@@ -45,7 +45,7 @@ from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.columns import list_column_names_of_kind
+from spec_bench.vocabulary.columns import list_value_column_names
 from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
@@ -104,12 +104,12 @@ class Experiment:
         """
         self._jobs_folder.mkdir(parents=True, exist_ok=True)
         path = self._jobs_folder / f"{compute_job_id(job_record.cells)}.json"
-        with files.open_regular_file(self._jobs_folder / ".order") as file:
+        with files.open_regular_to_write(self._jobs_folder / ".order") as file:
             files.lock_file(file, may_wait=True)
             end_time = max(
                 files.read_folder_clock_s(self._jobs_folder), self._read_latest_end() + _APART_S
             )
-            files.write_json(
+            files.write_redacted_json(
                 path, checksums.redact_and_add_checksum(asdict(replace(job_record, ended=end_time)))
             )
         if not self.csv.exists():  # readers find experiments by their tables, and complete them
@@ -122,7 +122,7 @@ class Experiment:
         if not self._jobs_folder.is_dir():  # no job has ended here, or the folder is gone
             return True
         until = time.monotonic() + wait_s
-        with files.open_regular_file(self._jobs_folder / ".lock") as file:
+        with files.open_regular_to_write(self._jobs_folder / ".lock") as file:
             while not files.lock_file(file, may_wait=wait_s == inf):
                 if time.monotonic() >= until:
                     return False
@@ -378,7 +378,7 @@ def _list_labels_of_first_cell(rows: Mapping[str, Row], cells: Sequence[str]) ->
     """Lists the labels of the first cell's row, a key to sort by; [] if it has no row."""
     row = rows.get(cells[0]) if cells else None
     return (
-        [str(row.get(name, "")) for name in list_column_names_of_kind("identity", "setting")]
+        [str(row.get(name, "")) for name in list_value_column_names("identity", "setting")]
         if row
         else []
     )

@@ -58,7 +58,7 @@ class CellStore:
         process loses the lock.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = files.open_regular_file(self.folder / ".lock")
+        self._lock = files.open_regular_to_write(self.folder / ".lock")
         free = files.lock_file(self._lock, may_wait=False)
         if wait and not free:
             log.info("waiting for another job to finish %s", self.folder)
@@ -183,7 +183,7 @@ class CellStore:
         path = self.folder / (
             files.RETIMED.replace("*", retiming_session) if retiming_session else files.GENERATIONS
         )
-        with files.write_errors_naming(path), files.open_regular_file(path) as stream:
+        with files.write_errors_naming(path), files.open_regular_to_write(path) as stream:
             files.lock_file(stream, may_wait=True)  # another job may look for a torn line
             for generation in generations:
                 stream.write(cell_folder.format_generation_line(generation, self.folder.name))
@@ -257,7 +257,7 @@ class CellStore:
                 self._set_aside(path.name, f"{lines.faults[0]}{further_lines}", copy=True)
                 cell_folder.rewrite_generations(path, lines.generations)
             elif lines.torn_byte_count:
-                with files.open_regular_file(path, "rb+") as stream:
+                with files.open_regular_to_write(path, "rb+") as stream:
                     files.lock_file(stream.fileno(), may_wait=True)
                     # no longer torn if another job was just writing it
                     lines = cell_folder.read_generation_lines(path, vocabulary_size)

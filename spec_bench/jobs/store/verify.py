@@ -20,7 +20,7 @@ from spec_bench.settings.fields import to_one_line
 from spec_bench.sinks.rows import read_results_rows, strip_past_models_suffix
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.system.printable import redact_and_escape
+from spec_bench.system.printable import redact_escape_and_cut
 
 _GIVEN_COLUMNS = ("draft_calls", "parameter_ratio")
 _CLOSE = 1e-9  # relative, for a number computed again on another machine
@@ -46,7 +46,7 @@ def main(options: Namespace) -> int:
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
         faults += _describe_refusal(path, experiment.read_job_record, path)
     lines = faults or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
-    print(redact_and_escape("\n".join(lines)), file=sys.stderr if faults else sys.stdout)
+    print(redact_escape_and_cut("\n".join(lines)), file=sys.stderr if faults else sys.stdout)
     return 2 if faults else 0
 
 

@@ -139,7 +139,7 @@ def identify_gpus(devices: Sequence[str]) -> dict[str, str]:
 def _open_locked(path: Path, wait: bool = False) -> TextIO | None:
     """Opens and locks a regular file; None if another process has locked it."""
     try:
-        stream: TextIO = files.open_regular_file(path)
+        stream: TextIO = files.open_regular_to_write(path)
     except OSError as error:
         raise UsageError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
     if files.lock_file(stream, may_wait=wait):

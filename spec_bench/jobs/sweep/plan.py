@@ -39,7 +39,7 @@ from spec_bench.sinks.rows import read_results_rows
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.system.printable import redact_and_escape
+from spec_bench.system.printable import redact_escape_and_cut
 from spec_bench.tasks import RandomPromptTask
 from spec_bench.tasks.source import HubDataError
 from spec_bench.vocabulary.published import find_pair_spellings, read_all_published_numbers
@@ -438,7 +438,7 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
     """
     console = Console(markup=False, highlight=False)
     distinct_cells = _merge_repeated_cells(cells)
-    rows = [[*map(redact_and_escape, _format_row(cell))] for cell in distinct_cells]
+    rows = [[*map(redact_escape_and_cut, _format_row(cell))] for cell in distinct_cells]
     columns = dict(zip(_TITLES, zip(*rows, strict=True), strict=True))
     common_texts = {
         title: texts[0]

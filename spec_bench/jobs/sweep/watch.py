@@ -96,7 +96,7 @@ class RunningJob:
         self.snapshot = replace(self.snapshot, **changed)
         if self.path is not None and self.path.parent.is_dir():  # else it was removed
             with suppress(OSError):  # no result depends on it
-                files.write_json(self.path, [asdict(self.snapshot)])
+                files.write_redacted_json(self.path, [asdict(self.snapshot)])
 
 
 class SweepNotes:
@@ -137,7 +137,7 @@ class SweepNotes:
             for n, words in jobs
         ]
         name = SWEEPS.replace("*", files.hash_json([job["key"] for job in job_entries]))
-        files.write_json(self._folder / name, job_entries)
+        files.write_redacted_json(self._folder / name, job_entries)
 
     @contextmanager
     def tracked_job(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:

@@ -262,7 +262,7 @@ def time_and_choose_thread_count(
     the number is chosen again, and the shorter time becomes this job's reference.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.open_regular_file(path.with_suffix(".lock")) as lock:
+    with files.open_regular_to_write(path.with_suffix(".lock")) as lock:
         files.lock_file(lock, may_wait=True)
         try:
             choices = json.loads(path.read_text())
@@ -283,7 +283,7 @@ def time_and_choose_thread_count(
                 )
         seconds, count = min(zip(timings.values(), timings, strict=True))
         choices[key] = count, seconds
-        files.write_json(path, choices)
+        files.write_redacted_json(path, choices)
         return count, min(seconds, stored_s)
 
 

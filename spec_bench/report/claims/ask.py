@@ -76,7 +76,7 @@ from spec_bench.report.papers.paper import Axes
 from spec_bench.settings.former import FormerMembers
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
+from spec_bench.vocabulary.columns import define_all_column_names, select_must_match_columns
 from spec_bench.vocabulary.decoders import require_decoder
 from spec_bench.vocabulary.names import format_decoder_and_tree, summarise_doubts
 from spec_bench.vocabulary.spec import parse_tree_spec
@@ -569,10 +569,7 @@ _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 def _list_distinguishing_setting_texts(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     """Formats each group's settings that differ from other groups' runs; "" if none differs."""
     columns = [
-        c
-        for group in groups[:1]
-        for c in select_identifying_columns(group.rows)
-        if c.apart == "run"
+        c for group in groups[:1] for c in select_must_match_columns(group.rows) if c.apart == "run"
     ]
     texts = [
         [format_setting(column, group.rows.iloc[0][column.name]) for group in groups]
@@ -590,7 +587,7 @@ def _describe_differing_settings(contrasts: Contrasts, across: Sequence[str]) ->
     """Describes the settings in which the runs of compared cells differ, with their values."""
     sentences = []
     rows = [*chain(*chain(*contrasts))]
-    for column in select_identifying_columns(rows[0]):
+    for column in select_must_match_columns(rows[0]):
         values = dict.fromkeys(format_setting(column, row.get(column.name)) for row in rows)
         if len(values) > 1 and column.name not in across:
             start, *other_values = values

@@ -50,7 +50,7 @@ from spec_bench.system.files import (
     get_results_folder,
     join_path_inside,
     list_results_files,
-    make_missing_rows_error,
+    make_error_with_stop_hint,
     write_text,
 )
 
@@ -70,7 +70,7 @@ def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> 
     """
     files = [find_results_file(name, options.results) for name in options.names] or [*all_files]
     if not files:
-        raise make_missing_rows_error(
+        raise make_error_with_stop_hint(
             f"no experiment below {str(options.results)!r}", options.results
         )
     for file in files:
@@ -177,7 +177,7 @@ def print_paper_checks(options: Namespace) -> None:
     if rows.empty:
         commands = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
         message = f"no results below {str(options.results)!r}; spec-bench run {commands} makes some"
-        raise make_missing_rows_error(message, options.results)
+        raise make_error_with_stop_hint(message, options.results)
     checks = check_claims(paper.name, refuse_or_separate_models(rows), records)
     print_checks(checks, summarise_claims(checks, paper))
 

@@ -15,7 +15,7 @@ from spec_bench.metrics.metric import clip_and_map_interval
 from spec_bench.report.data.counts import RecordReader, make_empty_sums
 from spec_bench.report.data.rows import Group, Row, count_prompts_per_clock, to_rows
 from spec_bench.system.groups import group_by_key
-from spec_bench.system.printable import redact_and_escape
+from spec_bench.system.printable import redact_escape_and_cut
 
 TABLES = {
     "speedup": "speed-up over plain decoding of the same prompts",
@@ -58,7 +58,7 @@ def group_prompts_by_category(group: Group, records: RecordReader) -> dict[str, 
         else set(counts)
     )
     names = group_by_key(
-        (redact_and_escape(name or UNKNOWN) if name in shown_names else OTHERS, prompt)
+        (redact_escape_and_cut(name or UNKNOWN) if name in shown_names else OTHERS, prompt)
         for prompt, name in categories.items()
     )
     sorted_names = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))

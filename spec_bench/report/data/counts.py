@@ -35,14 +35,14 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.system import files
 from spec_bench.system.groups import find_shared_keys, group_by_key
-from spec_bench.vocabulary.columns import list_column_names_of_kind
+from spec_bench.vocabulary.columns import list_value_column_names
 
 if TYPE_CHECKING:
     from spec_bench.records.arrays import GenerationArrays
 
 Found = TypeVar("Found")
 # Looked up before the registry, which searches other packages again for a name that it lacks.
-_SCORES = frozenset(list_column_names_of_kind("score"))
+_SCORES = frozenset(list_value_column_names("score"))
 _FEWEST_ROUNDS = 2  # one round has no spread
 ENOUGH = 3  # fewest repeats with a median that ignores a stalled one
 Counts = dict[str, tuple[float, ...]]

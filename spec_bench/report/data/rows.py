@@ -30,14 +30,14 @@ from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.system.printable import redact_and_escape
+from spec_bench.system.printable import redact_escape_and_cut
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import (
     CLEAN,
     ENDS,
     Column,
     get_columns,
-    select_identifying_columns,
+    select_must_match_columns,
     select_score_names,
 )
 from spec_bench.vocabulary.decoders import DRAFT_MODELS, get_decoder_parts
@@ -54,7 +54,7 @@ BESIDE = "plain_beside"  # a column: the rate of plain decoding in the row's own
 SERVER = "server"  # the device of rows that a server decoded
 NOT_STATED = " not stated"
 _FEW_UNSTATED = 2
-TIMED = frozenset(columns.list_column_names_of_kind("time", "energy"))
+TIMED = frozenset(columns.list_value_column_names("time", "energy"))
 _NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
 # With the columns that identify a run, these identify a cell.
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")
@@ -88,7 +88,7 @@ def read_results_file(path: Path, separate_models_later: bool = False) -> pd.Dat
     rows = _read_stored_and_screened_rows(path)
     if rows.empty:
         if not path.is_file():
-            raise files.make_missing_rows_error(
+            raise files.make_error_with_stop_hint(
                 f"no results file {str(path)!r}", files.get_results_folder(path)
             )
         raise UsageError(f"{str(path)!r} has no rows")
@@ -99,7 +99,7 @@ def read_results_file(path: Path, separate_models_later: bool = False) -> pd.Dat
     session_marks = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
         keys = [
-            *(column.name for column in select_identifying_columns(rows)),
+            *(column.name for column in select_must_match_columns(rows)),
             *(["seed"] if "seed" in rows else []),
         ]
         cells = to_rows(rows[["decoder", "token_rate", "speedup"]])
@@ -180,7 +180,7 @@ def _read_typed_rows(path: Path) -> pd.DataFrame:
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("str"):
         texts = rows[name].map(files.unescape_cell, na_action="ignore")
-        rows[name] = texts.map(redact_and_escape, na_action="ignore")
+        rows[name] = texts.map(redact_escape_and_cut, na_action="ignore")
     of_numbers = [column for column in known_columns if column.holds == "number"]
     for name in (name for number in of_numbers for name in number.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
@@ -413,7 +413,7 @@ def to_rows(frame: pd.DataFrame) -> list[Row]:
 def list_cell_key_columns(rows: pd.DataFrame) -> list[str]:
     """Lists the columns that identify a cell: rows that agree in them are its repeats, or seeds."""
     return [
-        *(column.name for column in select_identifying_columns(rows)),
+        *(column.name for column in select_must_match_columns(rows)),
         *(key for key in _OF_A_CELL if key in rows),
     ]
 
@@ -421,10 +421,10 @@ def list_cell_key_columns(rows: pd.DataFrame) -> list[str]:
 def group_rows(rows: pd.DataFrame) -> list[Group]:
     """Groups rows of comparable cells; a failed cell is grouped with its task's other cells.
 
-    Cells of a group agree in every column of ``select_identifying_columns``. A file without such a
+    Cells of a group agree in every column of ``select_must_match_columns``. A file without such a
     column counts as having one unknown value in it.
     """
-    setting_columns = select_identifying_columns(rows)
+    setting_columns = select_must_match_columns(rows)
     heading_columns = _mask_heading_columns(rows, setting_columns)
     groups = []
     for _, part in rows.groupby(

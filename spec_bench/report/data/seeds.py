@@ -34,7 +34,7 @@ from spec_bench.report.data.rows import (
     Row,
     defragment_rows,
     list_cell_key_columns,
-    select_identifying_columns,
+    select_must_match_columns,
     to_rows,
 )
 from spec_bench.system import files
@@ -102,7 +102,7 @@ def format_seed_list(row: Row | pd.Series) -> str:
 
 def _list_baseline_key_by_row(rows: pd.DataFrame) -> list[_Place]:
     """Lists a key for each row that it shares with its baseline: file, settings and seed."""
-    names = (*(column.name for column in select_identifying_columns(rows)), *_PLACE, "seed")
+    names = (*(column.name for column in select_must_match_columns(rows)), *_PLACE, "seed")
     settings = rows[[name for name in names if name in rows]]
     return [*settings.astype(object).where(settings.notna(), "").itertuples(index=False, name=None)]
 

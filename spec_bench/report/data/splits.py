@@ -21,7 +21,7 @@ from spec_bench.vocabulary.columns import (
     COLUMNS,
     Column,
     get_column,
-    select_identifying_columns,
+    select_must_match_columns,
 )
 
 _GROUP_COLUMNS = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
@@ -34,7 +34,7 @@ _ANY: str = ""  # for a value that all rows of the same task, or pair, share
 def split_by_settings(
     rows: pd.DataFrame, names_shown: Collection[str]
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Splits rows into parts that agree in every column of ``select_identifying_columns``, except
+    """Splits rows into parts that agree in every column of ``select_must_match_columns``, except
     in ``names_shown``, which are shown separately. Returns each part's heading and rows, the part
     with most rows first. A heading has the varying settings that all rows of the part share
     (``batch size 4``); without differences there is one part with the heading "".
@@ -44,7 +44,7 @@ def split_by_settings(
     other tasks are in every part.
     """
     columns = [
-        setting for setting in select_identifying_columns(rows) if setting.name not in names_shown
+        setting for setting in select_must_match_columns(rows) if setting.name not in names_shown
     ]
     texts = {
         setting: rows[setting.name].map(partial(format_setting, setting)) for setting in columns

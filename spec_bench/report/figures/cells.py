@@ -36,7 +36,7 @@ from spec_bench.report.data.rows import (
 from spec_bench.report.papers.pairs import find_pair_config, read_pair_configs
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import COLUMNS, ENDS, select_identifying_columns
+from spec_bench.vocabulary.columns import COLUMNS, ENDS, select_must_match_columns
 from spec_bench.vocabulary.names import get_task_title as get_task_title
 from spec_bench.vocabulary.published import KEYS, pivot_numbers
 from spec_bench.vocabulary.spec import parse_tree_spec
@@ -261,7 +261,7 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
     plain = rows[rows.decoder == "ar"]
     runs = [
         column.name
-        for column in select_identifying_columns(rows)
+        for column in select_must_match_columns(rows)
         if plain[column.name].notna().any()
     ]
     keys = list(dict.fromkeys(["pair", "task", *runs]))

@@ -38,7 +38,7 @@ from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigu
 from spec_bench.report.papers.pairs import read_pair_configs
 from spec_bench.settings.fields import format_suggestion
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
+from spec_bench.vocabulary.columns import define_all_column_names, select_must_match_columns
 from spec_bench.vocabulary.decoders import MARKERS
 from spec_bench.vocabulary.names import summarise_doubts
 
@@ -95,7 +95,7 @@ def draw_panels(
             if "." not in name:  # with a dot it is a column that figures add, such as cell.score
                 raise UsageError(f"no column {name!r}{format_suggestion(name, [*cell_rows])}")
         if GROUP in axes_names:
-            axes_names |= {column.name for column in select_identifying_columns(cell_rows)}
+            axes_names |= {column.name for column in select_must_match_columns(cell_rows)}
         options |= {"printed": printed, "cells": cells}
         parts = split_by_settings(cell_rows, axes_names)
     for setting, part in parts:

@@ -31,7 +31,7 @@ from spec_bench.report.figures.style import (
 )
 from spec_bench.settings.fields import describe_unknown_setting
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import ENDS, find_column, select_identifying_columns
+from spec_bench.vocabulary.columns import ENDS, find_column, select_must_match_columns
 
 _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task"]  # must be equal in printed and measured cells
@@ -432,7 +432,7 @@ def _select_best_rows(
 
 def _split_lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
     """Splits a series into lines; the cells of a line differ only in the columns ``along``."""
-    setting_names = [*(column.name for column in select_identifying_columns(rows)), *_OF_A_LINE]
+    setting_names = [*(column.name for column in select_must_match_columns(rows)), *_OF_A_LINE]
     other_names = [name for name in setting_names if name in rows and name not in along]
     names = [name for name in other_names if rows[name].nunique(dropna=False) > 1]
     for _, part in rows.groupby(names, sort=False, dropna=False) if names else [((), rows)]:

@@ -93,7 +93,7 @@ def find_results_file(name: str, results: Path) -> Path:
         raise UsageError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, matches))}")
     names = ", ".join(sorted({path.parent.name for path in tables})) or "none"
     message = f"no experiment {name!r} below {str(results)!r}; there: {names}"
-    raise files.make_missing_rows_error(message, results)
+    raise files.make_error_with_stop_hint(message, results)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from spec_bench.settings.configs import (
 from spec_bench.settings.fields import format_suggestion, warn_once
 from spec_bench.settings.validation import settings
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.names import combine_names
+from spec_bench.vocabulary.names import compose_decoder_name
 from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
 
 PAPER = "paper.yaml"
@@ -79,7 +79,9 @@ def list_recipe_cells(recipe: str) -> tuple[str, ...]:
             cells.append(entry)
         elif "decoder" in entry:
             spec = str(entry.get("spec", ""))  # left out below if it depends on the pair
-            decoder = combine_names(entry["decoder"], entry.get("drafter"), entry.get("verifier"))
+            decoder = compose_decoder_name(
+                entry["decoder"], entry.get("drafter"), entry.get("verifier")
+            )
             cells.append(f"{decoder}:{'' if '${' in spec else spec}")
     return tuple(cells)
 
