@@ -123,7 +123,7 @@ def _iter_fitting_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
         ]
         if isinstance(tree, GrownTree) and mark != "exact":
             tree_kind = tree.siblings(WARM)
-            variants = [each for each in variants if tree_kind in each.exact_sibling_kinds]
+            variants = [variant for variant in variants if tree_kind in variant.exact_sibling_kinds]
         verifiers += [
             variant for index, variant in enumerate(variants) if variant not in variants[:index]
         ]

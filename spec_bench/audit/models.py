@@ -264,8 +264,10 @@ def audit_server(
     later_tokens = sum(len(answer.tokens) - 1 for answer in served_answers)
     per_step = f"; {later_tokens / steps:.2f} tokens a step" if steps else ""
     subject = "server, greedy: equals the target"
-    got = [answer.tokens for answer in served_answers]
-    yield _make_greedy_line(subject, target, requests, expected_answers, got, suffix=per_step)
+    served_tokens = [answer.tokens for answer in served_answers]
+    yield _make_greedy_line(
+        subject, target, requests, expected_answers, served_tokens, suffix=per_step
+    )
     answers = [
         (
             prompt,

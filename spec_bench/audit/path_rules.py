@@ -145,7 +145,7 @@ def compute_path_rule_error(
     expected_law = compute_continuation_law(
         prefix_laws, torch.zeros(1, dtype=torch.long), 0, depth + 1
     )[0]
-    got = torch.zeros_like(expected_law)
+    output_law = torch.zeros_like(expected_law)
     for node, node_depth in enumerate(trees.tree.shape.node_depths):
         weight = (trees.probability * last_probs[:, node])[:, None] * token[:, node]  # [R, V]
         number = trees.prefix_number[:, node, None] * vocab + torch.arange(vocab)
@@ -157,10 +157,10 @@ def compute_path_rule_error(
             node_depth + 1,
             depth - node_depth,
         )
-        got.view(-1, continuation_law.shape[1]).index_add_(
+        output_law.view(-1, continuation_law.shape[1]).index_add_(
             0, number, weight[:, None] * continuation_law
         )
-    return (got - expected_law).abs().max().item()
+    return (output_law - expected_law).abs().max().item()
 
 
 def compute_continuation_law(

@@ -209,10 +209,10 @@ def check_verdict_shapes(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
         raise WrongVerdictError(f"must return a Verdict, got {type(verdict).__name__}")
     for name, reference, columns in (("acceptance", tokens, "children"), ("residual", p, "tokens")):
         tensor = getattr(verdict, name)
-        got = [*tensor.shape] if isinstance(tensor, Tensor) else type(tensor).__name__
-        if got != [*reference.shape]:
+        shape = [*tensor.shape] if isinstance(tensor, Tensor) else type(tensor).__name__
+        if shape != [*reference.shape]:
             expectation = f"must be {[*reference.shape]}: rows x {columns}"
-            raise WrongVerdictError(f"its Verdict's {name} is {got}, {expectation}")
+            raise WrongVerdictError(f"its Verdict's {name} is {shape}, {expectation}")
     return verdict
 
 

@@ -89,7 +89,7 @@ def compute_answer_statistics(
 
 
 def run_statistical_tests(
-    served: ServedTokenStatistics,
+    statistics: ServedTokenStatistics,
     seed: int = 0,
     false_alarm_rate: float = FALSE_ALARM_RATE,
 ) -> list[StatisticalTestResult]:
@@ -99,22 +99,25 @@ def run_statistical_tests(
     """
     from scipy import stats  # may not be installed
 
-    count = len(served.log_p)
-    impossible = int(np.isneginf(served.log_p).sum())
+    count = len(statistics.log_p)
+    impossible = int(np.isneginf(statistics.log_p).sum())
     if impossible:
         statistic = f"{impossible} tokens that the target gives no probability"
         return [StatisticalTestResult("within the support", count, 0.0, statistic, False)]
-    total = float((served.log_p + served.entropy).sum())
-    deviation = float(np.sqrt(served.variance.sum()))
+    total = float((statistics.log_p + statistics.entropy).sum())
+    deviation = float(np.sqrt(statistics.variance.sum()))
     # The deviation is 0 if every token was certain.
     z = total / deviation if deviation > 0 else 0.0
     summary = (
-        f"mean {served.log_p.mean():.3f}, expected {-served.entropy.mean():.3f} nats, z = {z:.2f}"
+        f"mean {statistics.log_p.mean():.3f}, "
+        f"expected {-statistics.entropy.mean():.3f} nats, z = {z:.2f}"
     )
     chance = float(2 * stats.norm.sf(abs(z)))
     tests = {"log-probability against entropy": (count, chance, summary)}
-    uniform = served.mass_before + np.random.default_rng(seed).random(count) * np.exp(served.log_p)
-    is_first = served.is_first
+    uniform = statistics.mass_before + np.random.default_rng(seed).random(count) * np.exp(
+        statistics.log_p
+    )
+    is_first = statistics.is_first
     for name, selection in {"first tokens": is_first, "later tokens": ~is_first}.items():
         if (token_count := int(selection.sum())) >= _MIN_TOKENS:
             test = stats.kstest(uniform[selection].clip(0, 1), "uniform")

@@ -264,7 +264,7 @@ class ServerGroup:
         ]
         # The job's supervisor holds the servers open too, so that none ends before its job.
         servers = filter(None, (server, plain_server))
-        held_descriptors = [running.keeping_descriptor for running in servers]
+        held_descriptors = [server.keeping_descriptor for server in servers]
         with running_process(command, held_descriptors=held_descriptors) as process:
             return abs(process.wait())  # below 0: a signal
 

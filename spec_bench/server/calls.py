@@ -37,14 +37,14 @@ class CallCounts:
     """A server's counts of an answer's calls that verified a draft."""
 
     source: Counted
-    accepted: tuple[int, ...]  # tokens of each such call, in order (ascending if unknown)
-    drafted: tuple[int, ...] = ()  # tokens proposed to each; () if only their sum is known
+    accepted_by_call: tuple[int, ...]  # tokens of each such call, in order (ascending if unknown)
+    drafted_by_call: tuple[int, ...] = ()  # tokens proposed to each; () if only their sum is known
     calls: int | None = None  # all calls after the prefill, plain ones too; None if unknown
 
     @property
     def knows_drafted_by_call(self) -> bool:
         """Whether the number of tokens that each call verified is known."""
-        return len(self.drafted) == len(self.accepted)
+        return len(self.drafted_by_call) == len(self.accepted_by_call)
 
 
 class AnswerSteps(NamedTuple):
@@ -72,7 +72,7 @@ def _build_steps_from_counts(
     The answer's limit may cut the last call, by at most the tokens that it accepted; there must be
     at least as many calls as chunks. Plain calls come first, because their places are unknown.
     """
-    accepted_counts = counts.accepted
+    accepted_counts = counts.accepted_by_call
     later_chunks = len(chunk_sizes) - 1
     emitted_count = sum(accepted_counts) + len(accepted_counts)
     delivered_count = sum(chunk_sizes) - 1
@@ -90,7 +90,7 @@ def _build_steps_from_counts(
     ):
         return None
     nodes_by_call = [0] * plain_calls + [
-        *(counts.drafted if counts.knows_drafted_by_call else accepted_counts)
+        *(counts.drafted_by_call if counts.knows_drafted_by_call else accepted_counts)
     ]
     accepted_by_call = [0] * plain_calls + [*accepted_counts]
     # tokens of these calls that the first chunk delivered

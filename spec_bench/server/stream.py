@@ -247,10 +247,10 @@ class _ProgressEvent(NamedTuple):
     """Progress of an answer at one event."""
 
     seconds: float  # after the request was sent
-    tokens: int  # tokens of the answer until now
-    clock: float  # the server's clock, in milliseconds
-    drafted: int  # tokens proposed until now
-    accepted: int  # proposed tokens that were accepted until now
+    token_total: int  # tokens of the answer until now
+    server_clock: float  # the server's clock, in milliseconds
+    drafted_total: int  # tokens proposed until now
+    accepted_total: int  # proposed tokens that were accepted until now
 
 
 class LlamaCppStreamReader(StreamReader):
@@ -290,14 +290,14 @@ class LlamaCppStreamReader(StreamReader):
     @property
     def missing_id_count(self) -> int:
         """Number of tokens without an id in any event."""
-        return self._events[-1].tokens - len(self._ids_seen) if self._events else 0
+        return self._events[-1].token_total - len(self._ids_seen) if self._events else 0
 
     def build_answer(self, ids: Sequence[int] | None = None) -> StreamedAnswer:
         """Builds the answer once the connection has ended, from ``ids`` if they were requested
         again. Raises BadStreamError if the stream is cut or contradicts itself.
         """
         tokens = self._ids_seen if ids is None else list(ids)
-        if self._events and len(tokens) != self._events[-1].tokens:
+        if self._events and len(tokens) != self._events[-1].token_total:
             raise BadStreamError("an answer that was another one when it was asked for again")
         calls, accepted_counts, drafted_counts = split_into_calls(self._events)
         remaining_ids = iter(tokens)
@@ -313,8 +313,8 @@ class AnswerCalls(NamedTuple):
     """An answer's calls, the prefill first."""
 
     calls: list[tuple[float, int]]  # seconds and tokens of each
-    accepted: list[int]  # accepted tokens of each call that verified a draft
-    drafted: list[int]  # tokens that were proposed to each of these calls
+    accepted_by_call: list[int]  # accepted tokens of each call that verified a draft
+    drafted_by_call: list[int]  # tokens that were proposed to each of these calls
 
 
 def split_into_calls(events: Sequence[_ProgressEvent]) -> AnswerCalls:
@@ -325,7 +325,7 @@ def split_into_calls(events: Sequence[_ProgressEvent]) -> AnswerCalls:
     """
     if not events:
         return AnswerCalls([], [], [])
-    total = events[-1].tokens
+    total = events[-1].token_total
     emitted_count = 1
     calls = [(events[0].seconds, 1)]
     accepted_counts = list[int]()
@@ -334,19 +334,19 @@ def split_into_calls(events: Sequence[_ProgressEvent]) -> AnswerCalls:
     drafted_total = 0
     accepted_total = 0
     for event in events:
-        is_prefill = event.tokens == 1 and not event.drafted
-        is_same_call = event.clock == clock
-        clock = event.clock
+        is_prefill = event.token_total == 1 and not event.drafted_total
+        is_same_call = event.server_clock == clock
+        clock = event.server_clock
         if is_prefill or is_same_call or emitted_count >= total:
             continue
-        drafted_count = event.drafted - drafted_total
-        accepted_count = event.accepted - accepted_total
+        drafted_count = event.drafted_total - drafted_total
+        accepted_count = event.accepted_total - accepted_total
         if not 0 <= accepted_count <= drafted_count <= MOST_NODES:
             raise BadStreamError("counts of drafts that go back")
-        drafted_total = event.drafted
-        accepted_total = event.accepted
+        drafted_total = event.drafted_total
+        accepted_total = event.accepted_total
         size = accepted_count + 1 if drafted_count else 1
-        for _ in range(emitted_count + size, min(event.tokens, total)):
+        for _ in range(emitted_count + size, min(event.token_total, total)):
             calls.append((event.seconds, 1))
             emitted_count += 1
         size = min(size, total - emitted_count)

@@ -219,13 +219,13 @@ def _pack_tokens_parents_presence(
     the absent nodes of a level last.
     """
     nodes = [(root, 0, 1)]
-    above = 0  # the first node of the level above
+    parent_start = 0  # the first node of the level above
     for level, count in enumerate(counts):
         guesses = levels[level] if level < len(levels) else ()
         start = len(nodes)
-        nodes += [(guess.token, above + guess.parent, 1) for guess in guesses]
-        nodes += [(root, above, 0)] * (count - len(guesses))
-        above = start
+        nodes += [(guess.token, parent_start + guess.parent, 1) for guess in guesses]
+        nodes += [(root, parent_start, 0)] * (count - len(guesses))
+        parent_start = start
     return [list(column) for column in zip(*nodes, strict=True)]
 
 

@@ -164,10 +164,10 @@ class DynamicTree(RectangularTree):
         level above.
         """
         tokens, score, value, log_q = children
-        missing = (0, self.width - tokens.shape[-1])
-        score, value = (pad(values, missing, value=-torch.inf) for values in (score, value))
+        padding = (0, self.width - tokens.shape[-1])
+        score, value = (pad(values, padding, value=-torch.inf) for values in (score, value))
         tokens, score, value = (
-            values.flatten(1) for values in (pad(tokens, missing), score, value)
+            values.flatten(1) for values in (pad(tokens, padding), score, value)
         )
         return LevelCandidates(tokens, score, value, parent_places, log_q)
 

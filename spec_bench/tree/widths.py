@@ -251,8 +251,8 @@ class TopAndSample(BranchingTree):
         values, best = log_q.topk(min(width - sample_count, vocab), dim=-1)
         token_parts = [best]
         valid_parts = [values > -torch.inf]
-        if missing := width - sample_count - best.shape[-1]:  # more children than tokens
-            token_parts.append(best.new_zeros((rows, nodes, missing)))
+        if missing_count := width - sample_count - best.shape[-1]:  # more children than tokens
+            token_parts.append(best.new_zeros((rows, nodes, missing_count)))
             valid_parts.append(torch.zeros_like(token_parts[-1], dtype=torch.bool))
         rest_q: Tensor | None = None
         if sample_count:
@@ -312,11 +312,11 @@ class StochasticBeam(RectangularTree):
         parent = beam_index // tokens.shape[-1]
         tokens = tokens.flatten(1).gather(1, beam_index)
         phi = phi.flatten(1).gather(1, beam_index)
-        missing = self.width - beam_index.shape[1]
-        if missing:  # the vocabulary is smaller than the beam
-            parent = pad(parent, (0, missing))
-            tokens = pad(tokens, (0, missing))
-            phi, psi = (pad(part, (0, missing), value=-torch.inf) for part in (phi, psi))
+        missing_count = self.width - beam_index.shape[1]
+        if missing_count:  # the vocabulary is smaller than the beam
+            parent = pad(parent, (0, missing_count))
+            tokens = pad(tokens, (0, missing_count))
+            phi, psi = (pad(part, (0, missing_count), value=-torch.inf) for part in (phi, psi))
         tree.carried = (phi, psi)
         tree.add_level(tokens, parent, psi > -torch.inf, None, None if deterministic else log_q)
 

@@ -99,15 +99,15 @@ def read_all_published_numbers() -> dict[str, tuple[Row, ...]]:
 def _check_published_row(row: Row, choices_by_column: Mapping[str, Sequence[str]]) -> None:
     for name, choices in choices_by_column.items():
         if choices and row[name] not in choices:
-            got = (
+            suggestion = (
                 format_suggestion(row[name], choices)
                 or f"; known: {', '.join(choices).lstrip(', ')}"
             )
-            raise UsageError(f"unknown {name} {row[name]!r}{got}")
-    for names, (pattern, wording) in _ALLOWED_VALUES.items():
+            raise UsageError(f"unknown {name} {row[name]!r}{suggestion}")
+    for names, (pattern, requirement) in _ALLOWED_VALUES.items():
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
-            got = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
-            raise UsageError(f"{names.partition(',')[0]} must be {wording}; got {got}")
+            values = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
+            raise UsageError(f"{names.partition(',')[0]} must be {requirement}; got {values}")
     require_decoder(row["decoder"])
     if row["spec"]:
         refuse_unfit_tree(

@@ -107,7 +107,7 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
 
 def test_a_histogram_is_calls_whose_order_is_not_known():
     found = told(SUMMED)
-    assert found.accepted == tuple(sorted(ACCEPTED))
+    assert found.accepted_by_call == tuple(sorted(ACCEPTED))
     assert found.knows_drafted_by_call
     assert sum(s.accepted for s in build_answer_steps(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
@@ -122,7 +122,7 @@ def test_a_histogram_is_calls_whose_order_is_not_known():
 def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
     for histogram in ([10**7, 3], [0, 10**7], [28, 2]):
         assert told({"acceptance_histogram": histogram}) is None
-    assert told({"acceptance_histogram": [26, 3]}).accepted == (0,) * 26 + (1,) * 3
+    assert told({"acceptance_histogram": [26, 3]}).accepted_by_call == (0,) * 26 + (1,) * 3
     most = {"acceptance_histogram": [1], "num_draft_tokens": 10**9, "num_spec_tokens": 10**9}
     assert told(most) is None
     numbers = (29, 10**7, 10**7, [10**7], 10**7)
@@ -224,7 +224,7 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
     counts = parse_request_counts(served.metrics, 9)
-    assert (counts.accepted, counts.drafted) == ((2, 4), (4, 4))
+    assert (counts.accepted_by_call, counts.drafted_by_call) == ((2, 4), (4, 4))
     steps = build_answer_steps([len(chunk.tokens) for chunk in served.chunks], [counts])
     calls = sorted((step.accepted, step.delivered) for step in steps.records)
     assert (calls, steps.count_source) == ([(0, 1), (2, 3), (4, 2)], "requests")
