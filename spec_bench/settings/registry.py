@@ -72,7 +72,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             self.add(name, entry, _get_qualified_name(definition))
             if inspect.isclass(definition) or inspect.isfunction(definition):
                 with suppress(OSError):  # who uses it reads it again
-                    read_package_code_digests(definition)
+                    read_package_code_digests(definition)  # type: ignore[arg-type]
             return definition
 
         return register

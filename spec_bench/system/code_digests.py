@@ -7,6 +7,7 @@ decodes with that code even if the files change later.
 import hashlib
 import inspect
 import sys
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -14,20 +15,14 @@ from typing import Any
 from spec_bench.system.file_digests import hash_file_with_cache
 
 _OURS = __name__.partition(".")[0]
-_digests: dict[Any, dict[str, str]] = {}  # by definition
 
 
+@cache
 def read_package_code_digests(definition: Any) -> dict[str, str]:
     """Returns the SHA-256, by path, of every Python file of the top-level package that defines a
     class or function, or of its single module. For a definition without a file it is the digest of
     its text. Empty for definitions of this package. Raises OSError if a file cannot be read.
     """
-    if definition not in _digests:
-        _digests[definition] = _read_package_digests_uncached(definition)
-    return _digests[definition]
-
-
-def _read_package_digests_uncached(definition: Any) -> dict[str, str]:
     module_name = definition.__module__
     if module_name == "__main__":
         spec = getattr(sys.modules[module_name], "__spec__", None)

@@ -194,7 +194,7 @@ class JobSettings:
             config.drafter.heads,
         )
         code = {
-            part: read_package_code_digests(definition)
+            part: read_package_code_digests(definition)  # type: ignore[arg-type]
             for part, definition in zip(CODE_PARTS, definitions, strict=True)
             if definition is not None
         }

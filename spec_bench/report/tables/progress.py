@@ -15,7 +15,7 @@ from spec_bench.report.papers.paper import Figure, Paper
 from spec_bench.report.tables.measured import RESULTS, MeasuredRows
 from spec_bench.report.tables.printed import RequestedCell, lay_out_printed_table
 from spec_bench.settings.override_values import quote_if_needed
-from spec_bench.system.files import ON_GPU, format_training_command, get_training_folder_of_heads
+from spec_bench.system.files import ON_GPU, format_training_command, get_training_name_of_heads
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import CLEAN
 from spec_bench.vocabulary.decoders import get_decoder_parts
@@ -208,7 +208,7 @@ def _iter_training_commands(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
     for pair in dict.fromkeys(pairs):
         config = read_pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
-            if config and kind in kinds and (name := get_training_folder_of_heads(Path(heads))):
+            if config and kind in kinds and (name := get_training_name_of_heads(Path(heads))):
                 yield format_training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 
