@@ -172,14 +172,14 @@ def compute_tokens_per_call_by_context_length(
     for generation in generations:
         if generation.prompt_tokens is None:
             continue
-        place = generation.prompt_tokens
+        context_length = generation.prompt_tokens
         for step in generation.steps:
-            sums = sums_by_first[1 << (place.bit_length() - 1) if place else 0][
+            sums = sums_by_first[1 << (context_length.bit_length() - 1) if context_length else 0][
                 generation.prompt_id
             ]
             sums[0] += step.delivered
             sums[1] += 1
-            place += step.delivered
+            context_length += step.delivered
     ranges = []
     for start in sorted(sums_by_first):
         token_counts, calls = zip(*sums_by_first[start].values(), strict=True)

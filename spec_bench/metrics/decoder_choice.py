@@ -43,7 +43,7 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
     """
     if not speeds:
         return DecoderChoice((), "AR", "nothing else has a speed")
-    own_ends, wide = (
+    own_ends, joint_ends = (
         [
             None
             if doubt
@@ -52,16 +52,18 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
         ]
         for comparisons in (1, len(speeds))
     )
-    if faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1):
+    if faster := tuple(n for n, ends in enumerate(joint_ends) if ends and ends[0] > 1):
         return DecoderChoice(faster)
-    maybe = [n for n, ends in enumerate(own_ends) if ends is None or ends[1] > 1]
-    ties = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
-    candidates = {*maybe} - ties or maybe or range(len(own_ends))
+    undecided = [n for n, ends in enumerate(own_ends) if ends is None or ends[1] > 1]
+    ties = {
+        n for n, ends in enumerate(joint_ends) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE
+    }
+    candidates = {*undecided} - ties or undecided or range(len(own_ends))
     best = max(candidates, key=lambda n: (not speeds[n][3], speeds[n][1].value))
     title, speed, prompts, doubt = speeds[best]
-    ends = (wide if maybe else own_ends)[best]
+    ends = (joint_ends if undecided else own_ends)[best]
     speed_text = f"{speed.value:.2f}×{format_ends(*ends, '.2f', ' [{} to {}]') if ends else ''}"
-    if not maybe:
+    if not undecided:
         return DecoderChoice(
             (), "AR", f"the fastest other one, {title}, reaches {speed_text} of its speed"
         )
@@ -86,8 +88,8 @@ def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> Dec
         return DecoderChoice(
             (), "cannot decide yet", f"{open_ones}: {doubt}; {rerun_advice}{advice}"
         )
-    looks = f"{title} looks {'faster' if speed.value > 1 else 'slower'}, {speed_text}"
-    return DecoderChoice((), "cannot decide yet", f"{open_ones}; {looks}; {advice}")
+    looks_text = f"{title} looks {'faster' if speed.value > 1 else 'slower'}, {speed_text}"
+    return DecoderChoice((), "cannot decide yet", f"{open_ones}; {looks_text}; {advice}")
 
 
 def _estimate_prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) -> int:

@@ -26,18 +26,21 @@ _SEEN: Mapping[str, Callable[[Generation, ServerChunks], list[float]]] = {
 }
 
 
-def _list_delivery_latencies(latency: str, windows: Sequence[Generation]) -> list[float]:
+def _list_delivery_latencies(latency: str, generations: Sequence[Generation]) -> list[float]:
     """Lists one kind of latency, in seconds, over all answers that came over a connection."""
     return [
-        s for window in windows if window.delivery for s in _SEEN[latency](window, window.delivery)
+        s
+        for generation in generations
+        if generation.delivery
+        for s in _SEEN[latency](generation, generation.delivery)
     ]
 
 
-def are_most_chunks_simultaneous(windows: Sequence[Generation]) -> bool:
+def are_most_chunks_simultaneous(generations: Sequence[Generation]) -> bool:
     """Whether most chunks arrived less than ``_AT_ONCE_S`` after the previous chunk, sooner than a
     forward pass can take.
     """
-    gaps = _list_delivery_latencies("chunk_gap_s", windows)
+    gaps = _list_delivery_latencies("chunk_gap_s", generations)
     return sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
 
 

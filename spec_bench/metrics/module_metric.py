@@ -92,8 +92,8 @@ class ModuleScore:
                 f"score {self.name}: the module returned no number, nor a list of one for each of "
                 f"{len(predictions)} answers, under {sorted(values)}"
             )
-        says = (self._origin, signature, "references:first" if takes_first else "")
-        return columns, f"{self.name} " + "|".join(filter(None, says))
+        signature_parts = (self._origin, signature, "references:first" if takes_first else "")
+        return columns, f"{self.name} " + "|".join(filter(None, signature_parts))
 
     def _compute_values_and_signature(
         self,
@@ -283,11 +283,12 @@ def _run_file_for_compute(file: Path) -> SimpleNamespace | None:
 
 
 def _wrap_compute_as_module(compute: Callable[..., Any]) -> SimpleNamespace:
-    takes = inspect.signature(compute).parameters.get("references")
+    references_parameter = inspect.signature(compute).parameters.get("references")
     return SimpleNamespace(
         compute=compute,
-        features={} if takes is None else {"references": [str]},
-        optional=takes is not None and takes.default is not takes.empty,
+        features={} if references_parameter is None else {"references": [str]},
+        optional=references_parameter is not None
+        and references_parameter.default is not references_parameter.empty,
     )
 
 

@@ -31,9 +31,9 @@ def p_value_above(interval: Interval, bound: float = 0.0) -> float | None:
     reach = interval.value - low if beyond > 0 else high - interval.value
     if reach <= 0:
         return 0.0 if beyond > 0 else 1.0
-    freedom = max(interval.degrees_of_freedom - 1, 1.0)
-    usual = float(stdtrit(freedom, (1 + LEVEL) / 2))
-    return float(stdtr(freedom, -beyond / reach * usual))
+    degrees_of_freedom = max(interval.degrees_of_freedom - 1, 1.0)
+    critical_value = float(stdtrit(degrees_of_freedom, (1 + LEVEL) / 2))
+    return float(stdtr(degrees_of_freedom, -beyond / reach * critical_value))
 
 
 def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
@@ -91,8 +91,8 @@ def bonferroni_ends(
     if not (np.isfinite(value_and_ends).all() and 0 < low <= value <= high) or prompts < FEWEST:
         return None
     tail = (1 - LEVEL) / 2
-    wider = float(stdtrit(prompts - 1, 1 - tail / comparisons) / stdtrit(prompts - 1, 1 - tail))
-    return value * (low / value) ** wider, value * (high / value) ** wider
+    widening = float(stdtrit(prompts - 1, 1 - tail / comparisons) / stdtrit(prompts - 1, 1 - tail))
+    return value * (low / value) ** widening, value * (high / value) ** widening
 
 
 def sign_flip_p_value(differences: ArrayLike) -> float:

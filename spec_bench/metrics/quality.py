@@ -69,13 +69,14 @@ class Score(ABC):
         """
         return  # most scores have nothing to check in advance
 
-    def check_given(self, answers: int, references: References) -> None:
+    def check_given(self, answer_count: int, references: References) -> None:
         """Checks that every answer has references. Raises UsageError for unequal lengths, a text in
         place of a list, or a prompt without a reference if the score needs one.
         """
-        if answers != len(references):
+        if answer_count != len(references):
             raise UsageError(
-                f"{self.name}: {answers} predictions but references for {len(references)} prompts"
+                f"{self.name}: {answer_count} predictions but references for "
+                f"{len(references)} prompts"
             )
         for index, golds in enumerate(references):
             if isinstance(golds, str):

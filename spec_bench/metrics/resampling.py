@@ -159,14 +159,14 @@ def _build_interval(
     if seed_variance > 0:
         small = seed_variance**2 / (repeats - 1)
         freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))
-        wider = t_critical_value(freedom)
+        widening = t_critical_value(freedom)
         if error > 0:  # keep the skew of the prompts' quantiles
-            wider /= t_critical_value(prompts - 1)
+            widening /= t_critical_value(prompts - 1)
         else:
             factor_below = 1.0
             factor_above = 1.0
-        factor_below *= wider
-        factor_above *= wider
+        factor_below *= widening
+        factor_above *= widening
     low = value - factor_below * sqrt(variance)
     high = value + factor_above * sqrt(variance)
     return Interval(
@@ -182,11 +182,11 @@ def _iter_prompt_errors(
 ) -> Iterator[_PromptError]:
     """Yields each cell's standard error over prompts."""
     prompts = blocks.shape[-1]
-    normal = t_critical_value(prompts - 1)
+    critical_value = t_critical_value(prompts - 1)
     influence = np.einsum("ck,ckp->kp", slopes, blocks)
-    linears = np.sqrt(_sum_squared_deviations(influence) * prompts / (prompts - 1))
-    withouts = jackknife_error(leave_one_out(statistic, blocks))
-    numbers = (array.tolist() for array in (values, linears, withouts))
+    linear_errors = np.sqrt(_sum_squared_deviations(influence) * prompts / (prompts - 1))
+    jackknife_errors = jackknife_error(leave_one_out(statistic, blocks))
+    numbers = (array.tolist() for array in (values, linear_errors, jackknife_errors))
     for place, (value, linear, jackknife) in enumerate(zip(*numbers, strict=True)):
         if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
             yield _PromptError(0.0 if isfinite(jackknife) else None)
@@ -195,10 +195,16 @@ def _iter_prompt_errors(
         if t_values is None:
             yield _PromptError(None)
             continue
-        t_low, t_high = np.quantile(t_values, END_QUANTILES) if t_values.size else (-normal, normal)
+        t_low, t_high = (
+            np.quantile(t_values, END_QUANTILES)
+            if t_values.size
+            else (-critical_value, critical_value)
+        )
         error = jackknife if jackknife and isfinite(jackknife) else linear
         # Efron and Tibshirani 12.22: the upper quantile gives the lower end, and the reverse.
-        yield _PromptError(error, max(float(t_high), normal), max(float(-t_low), normal))
+        yield _PromptError(
+            error, max(float(t_high), critical_value), max(float(-t_low), critical_value)
+        )
 
 
 def _draw_t_values(

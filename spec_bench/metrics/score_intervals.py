@@ -58,12 +58,12 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     prompts = len(values)
     share = min(max(value, 0.0), 1.0)
     error = float(jackknife_error(values))
-    worth = float(prompts)
+    effective_count = float(prompts)
     if error > 1e-9:
-        wider = t_critical_value(prompts - 1) / _NORMAL
-        worth = share * (1 - share) / error**2 / wider**2
-    right = share * worth
-    wrong = (1 - share) * worth
+        widening = t_critical_value(prompts - 1) / _NORMAL
+        effective_count = share * (1 - share) / error**2 / widening**2
+    right = share * effective_count
+    wrong = (1 - share) * effective_count
     low = float(betaincinv(right, wrong + 1, END_QUANTILES[0])) if right > 0 else 0.0
     high = float(betaincinv(right + 1, wrong, END_QUANTILES[1])) if wrong > 0 else 1.0
     return Interval(value, min(low, share), max(high, share), degrees_of_freedom=prompts - 1)

@@ -31,14 +31,14 @@ def speedup_median(cell: CellRecords) -> Interval | None:
         [_compute_speed_ratio(ours, theirs) for ours, theirs in zip(mine, baseline, strict=True)]
         for mine, baseline in iter_repeats_with_baseline(cell)
     ]
-    of_prompts = [
+    prompt_ratios = [
         median(known_values)
         for values in zip(*ratios, strict=True)
         if (known_values := [value for value in values if value is not None])
     ]
-    if cell.batched and of_prompts:  # prompts of one batch are not independent
-        return Interval(median(of_prompts))
-    return median_interval(of_prompts) if of_prompts else None
+    if cell.batched and prompt_ratios:  # prompts of one batch are not independent
+        return Interval(median(prompt_ratios))
+    return median_interval(prompt_ratios) if prompt_ratios else None
 
 
 def _compute_speed_ratio(generation: Generation, baseline: Generation) -> float | None:
@@ -90,18 +90,18 @@ def describe_deciding_stalls(cell: CellRecords) -> str | None:
         return None
     columns = [column for side in sides for column in _compute_tokens_and_unstalled_s(side)]
     measured_speedup = speedup(cell)
-    usual = rate_ratio_interval(*columns)
-    middle = speedup_median(cell)
-    if measured_speedup is None or usual is None or middle is None:
+    unstalled_speedup = rate_ratio_interval(*columns)
+    median_ratio = speedup_median(cell)
+    if measured_speedup is None or unstalled_speedup is None or median_ratio is None:
         return None
-    low, high = usual.ends or (0.0, 0.0)
-    half = (high - low) / 2
-    if abs(measured_speedup.value - usual.value) <= half:
+    low, high = unstalled_speedup.ends or (0.0, 0.0)
+    half_width = (high - low) / 2
+    if abs(measured_speedup.value - unstalled_speedup.value) <= half_width:
         return None
     windows = sum(map(len, sides[0]))
     stalls = [f"{counts[0]} of {windows} windows"] if counts[0] else []
     baselines = [f"{counts[1]} of {windows} of the baseline's"] if counts[1] else []
-    return f"stalled: {', '.join([*stalls, *baselines])}; median says {middle.value:.2f}"
+    return f"stalled: {', '.join([*stalls, *baselines])}; median says {median_ratio.value:.2f}"
 
 
 def describe_disturbance(cell: CellRecords, slowdown: float) -> str:

@@ -147,7 +147,7 @@ class ResultsComparison:
         return "speeds are not judged, disturbed" if is_disturbed else ""
 
     @property
-    def is_one_measurement(self) -> bool:
+    def has_only_identical_numbers(self) -> bool:
         """Whether both sides are one measurement: times, too, are the same on every prompt."""
         judged_changes = [change for change in self.changes if change.verdict != "not judged"]
         has_speeds = any(change.column.name in (_SPEEDUP, RATE) for change in judged_changes)
@@ -161,7 +161,7 @@ class ResultsComparison:
     @property
     def sentence(self) -> str:
         """The summary in a sentence."""
-        if self.is_one_measurement:
+        if self.has_only_identical_numbers:
             return (
                 "These are the same runs: every number, times included, is equal on every prompt. "
                 "To measure again, run the job with another --out FOLDER"
@@ -204,12 +204,14 @@ def compare_results(
         read_comparison_side(before, numbers, mixed_models),
         read_comparison_side(after, numbers, mixed_models),
     )
-    pairs, alone = match_cells(sides, (before, after))
+    pairs, unmatched_names = match_cells(sides, (before, after))
     has_failed = [[str(row["status"]) == "failed" for row in match.rows] for match in pairs]
     failures = [m for m, failed in zip(pairs, has_failed, strict=True) if failed == [False, True]]
-    whole = [match for match, failed in zip(pairs, has_failed, strict=True) if not any(failed)]
+    complete_pairs = [
+        match for match, failed in zip(pairs, has_failed, strict=True) if not any(failed)
+    ]
     columns_both = get_columns(name for side in sides for name in side.rows)
-    changes = list(compare_numbers(whole, columns_both, sides[0].records, margin))
+    changes = list(compare_numbers(complete_pairs, columns_both, sides[0].records, margin))
     return ResultsComparison(
         before=str(before),
         after=str(after),
@@ -217,7 +219,7 @@ def compare_results(
         margin=margin,
         changes=judge_and_sort_changes(changes, alpha),
         newly_failed=[(match.name, str(match.rows[1]["reason"])) for match in failures],
-        one_sided_cells=[(side, names) for side, names in alone.items() if names],
+        one_sided_cells=[(side, names) for side, names in unmatched_names.items() if names],
         differing=list_different_settings(pairs, columns_both, sides),
     )
 

@@ -122,7 +122,7 @@ def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path):
         len(found.select_changes("identical")) == 4 + 3
     )  # ROUGE-2 of all, block efficiency but of AR
     assert len(found.select_changes("no change shown")) == 3 + 1  # speed-ups, plain decoding's rate
-    assert not found.regressed and not found.differing and not found.is_one_measurement
+    assert not found.regressed and not found.differing and not found.has_only_identical_numbers
     assert compare_results(once, once).sentence.startswith("These are the same runs")
 
 
@@ -323,11 +323,11 @@ def test_the_status_of_two_decoders_is_1_where_a_claim_is_refuted_and_2_where_no
 def test_runs_with_cells_of_their_own_are_not_the_same_runs(tmp_path, capsys):
     before = run(tmp_path / "a", 0)
     after = run(tmp_path / "b", 0)
-    assert compare_results(before, after).is_one_measurement
+    assert compare_results(before, after).has_only_identical_numbers
     table = after / "mine" / files.RESULTS
     text = table.read_text(encoding="utf-8")
     table.write_text(text.replace("spectr,3", "mine,3"), encoding="utf-8")
-    assert not compare_results(before, after).is_one_measurement
+    assert not compare_results(before, after).has_only_identical_numbers
     assert main([str(before), str(after)]) == 0
     said = capsys.readouterr().out
     assert "Cells after alone: mine 3" in said

@@ -316,15 +316,15 @@ def run_tests_in_two_processes(
     """
     limits = (request["seconds"], request["memory"], null_descriptor)
     entry_point = request["entry_point"]
-    heard, call = os.pipe()
-    answer_end, answer = os.pipe()
+    call_read_end, call_write_end = os.pipe()
+    answer_read_end, answer_write_end = os.pipe()
     if os.fork() == 0:
-        ends = os.fdopen(heard, "rb"), os.fdopen(answer, "wb")
-        limit_and_filter_process(*limits, (call, answer_end))
+        ends = os.fdopen(call_read_end, "rb"), os.fdopen(answer_write_end, "wb")
+        limit_and_filter_process(*limits, (call_write_end, answer_read_end))
         run_and_exit_process(1, answer_calls, request["code"], entry_point, *ends)
-    ends = os.fdopen(answer_end, "rb"), os.fdopen(call, "wb")
+    ends = os.fdopen(answer_read_end, "rb"), os.fdopen(call_write_end, "wb")
     tests = json.loads(stdin.readline())  # the program's process has never seen them
-    limit_and_filter_process(*limits, (heard, answer))
+    limit_and_filter_process(*limits, (call_read_end, answer_write_end))
     run_tests_on_calls(tests, entry_point, *ends)
 
 
@@ -332,7 +332,7 @@ def main() -> None:
     """Runs the program of the first line with the tests of the second."""
     stdin = os.fdopen(0, "rb", buffering=0)
     request = json.loads(stdin.readline())
-    quiet = os.open(os.devnull, os.O_RDWR)
+    null_descriptor = os.open(os.devnull, os.O_RDWR)
     try:
         limitation = isolate_process()
     except OSError as error:
@@ -343,7 +343,7 @@ def main() -> None:
     passed_code = 100 + os.urandom(1)[0] // 2  # unlikely to be guessed
     if os.fork() == 0:
         run_tests = run_tests_in_one_process if request["together"] else run_tests_in_two_processes
-        run_and_exit_process(passed_code, run_tests, request, quiet, stdin)
+        run_and_exit_process(passed_code, run_tests, request, null_descriptor, stdin)
     status = wait_for_child_status()
     print(
         "passed" if status == passed_code else VERDICTS.get(status, "failed"), limitation, sep="\n"

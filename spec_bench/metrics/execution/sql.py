@@ -27,19 +27,20 @@ from spec_bench.records.types import SqlReference
 from spec_bench.system.errors import UsageError
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py
-_MOST_ROWS = 200_000  # limit of a reference's result set
-_SLOWER = 10.0  # an answer may also take this many times its reference's seconds
+_MAX_REFERENCE_ROWS = 200_000  # limit of a reference's result set
+_REFERENCE_TIME_FACTOR = 10.0  # an answer may also take this many times its reference's seconds
 
 _WORKER = Path(__file__).with_name("sql_worker.py")
-_TOGETHER = 50  # prompts of a batch, whose results are in memory together
+_BATCH_PROMPTS = 50  # prompts of a batch, whose results are in memory together
 _START_S = 30.0  # limit for the start of a process
 _GRACE_S = 1.0  # after a query's own limit; the process ends itself earlier
 _SQL_LENGTH = 100_000  # characters; SQLite's own limit in the worker is the same in bytes
-_PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some Pythons find SQLite through these
+# Some Pythons find SQLite through these.
+_INHERITED_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 # Limit of the rows compared while trying orders of columns. Only columns that agree as multisets
 # are tried, and equal columns only once, so real results stay far below this limit.
-_MOST_COMPARED = 1_000_000
+_MAX_COMPARED_ROWS = 1_000_000
 
 # A query begins a line, or follows a colon: "Here is the query: SELECT ...". It ends at a semicolon
 # outside quotes and comments; unclosed quotes and comments run to the end, as in SQLite.
@@ -108,7 +109,7 @@ class SqlExecutionAccuracy(Score):
         self.check_given(len(predictions), references)
         verdicts: list[Verdict] = []
         for begin, expected in self._run_references_in_batches(references):
-            verdicts += self._judge_answers(predictions[begin : begin + _TOGETHER], expected)
+            verdicts += self._judge_answers(predictions[begin : begin + _BATCH_PROMPTS], expected)
         return {
             self.name: mean_interval([float(verdict == "right") for verdict in verdicts]),
             "execution_errors": Interval(float(verdicts.count("error"))),
@@ -132,14 +133,14 @@ class SqlExecutionAccuracy(Score):
     def _run_references_in_batches(
         self, references: References
     ) -> Iterator[tuple[int, list[ReferenceResult]]]:
-        """Runs the references of ``_TOGETHER`` prompts at a time, since all results would take too
-        much memory; yields the first prompt's index and the references with their outcomes.
+        """Runs the references of ``_BATCH_PROMPTS`` prompts at a time, since all results would take
+        too much memory; yields the first prompt's index and the references with their outcomes.
         """
         self.check_given(len(references), references)
-        for begin in range(0, len(references), _TOGETHER):
+        for begin in range(0, len(references), _BATCH_PROMPTS):
             gold_queries = []
             queries = []
-            for place, golds in enumerate(references[begin : begin + _TOGETHER]):
+            for place, golds in enumerate(references[begin : begin + _BATCH_PROMPTS]):
                 for gold in golds:
                     if not isinstance(gold, SqlReference):
                         index = begin + place
@@ -150,12 +151,14 @@ class SqlExecutionAccuracy(Score):
                     if not statement:
                         raise _make_reference_error(gold, "it is no query")
                     gold_queries.append((place, gold))
-                    queries.append(SqlQuery(gold.database, statement, REFERENCE_S, _MOST_ROWS))
+                    queries.append(
+                        SqlQuery(gold.database, statement, REFERENCE_S, _MAX_REFERENCE_ROWS)
+                    )
             expected = []
             for (place, gold), outcome in zip(gold_queries, run_queries(queries), strict=True):
-                if outcome.status != "ok" or len(outcome.rows) == _MOST_ROWS:
+                if outcome.status != "ok" or len(outcome.rows) == _MAX_REFERENCE_ROWS:
                     raise _make_reference_error(
-                        gold, outcome.reason or f"{_MOST_ROWS} rows and more"
+                        gold, outcome.reason or f"{_MAX_REFERENCE_ROWS} rows and more"
                     )
                 expected.append(ReferenceResult(place, gold, outcome))
             yield begin, expected
@@ -171,7 +174,7 @@ class SqlExecutionAccuracy(Score):
             SqlQuery(
                 gold.database,
                 statements[place],
-                seconds=self.seconds + _SLOWER * outcome.seconds,
+                seconds=self.seconds + _REFERENCE_TIME_FACTOR * outcome.seconds,
                 max_rows=len(outcome.rows) + 1,
             )
             for place, gold, outcome in answered
@@ -206,7 +209,7 @@ def run_queries(queries: Sequence[SqlQuery], memory_bytes: int = 1 << 30) -> lis
         text = "".join(f"{json.dumps(query)}\n" for query in requests)
         limit_s = _START_S + sum(query.seconds + _GRACE_S for query in remaining)
         process = run_worker(
-            _WORKER, text, limit_s, str(memory_bytes), inherited_variables=_PASSED_ON
+            _WORKER, text, limit_s, str(memory_bytes), inherited_variables=_INHERITED_VARIABLES
         )
         ready, *lines = process.stdout[: process.stdout.rfind(b"\n") + 1].splitlines() or [b""]
         if not ready:
@@ -261,13 +264,16 @@ def is_same_result(expected: Sequence[Row], got: Sequence[Row], order_matters: b
         return True
     if len(expected) != len(got) or len(expected[0]) != len(got[0]):
         return False
-    ours = Counter(zip(*got, strict=True))  # columns, some of which may be equal
-    column_counts = [(column, Counter(column)) for column in ours]
-    theirs = map(Counter, zip(*expected, strict=True))
-    choices = [[column for column, count in column_counts if count == want] for want in theirs]
-    for columns in islice(product(*choices), _MOST_COMPARED // len(expected)):
+    column_multiset = Counter(zip(*got, strict=True))  # columns, some of which may be equal
+    column_counts = [(column, Counter(column)) for column in column_multiset]
+    expected_counts = map(Counter, zip(*expected, strict=True))
+    choices = [
+        [column for column, count in column_counts if count == expected_count]
+        for expected_count in expected_counts
+    ]
+    for columns in islice(product(*choices), _MAX_COMPARED_ROWS // len(expected)):
         rows = list(zip(*columns, strict=True))
         is_same = rows == list(expected) if order_matters else Counter(rows) == Counter(expected)
-        if is_same and Counter(columns) == ours:
+        if is_same and Counter(columns) == column_multiset:
             return True
     return False

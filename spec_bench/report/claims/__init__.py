@@ -69,10 +69,10 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
             for check in claim_checks
         ]
     if records.printed:  # printed numbers are judged without chance, one by one
-        alone = (
+        judged_alone = (
             correct_verdicts([frame])[0] for frame in checks if frame.verdict != NOT_COMPARABLE
         )
-        return [replace(frame, p_values=None) for frame in alone]
+        return [replace(frame, p_values=None) for frame in judged_alone]
     return correct_verdicts(checks)
 
 

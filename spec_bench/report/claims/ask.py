@@ -154,11 +154,11 @@ class ClaimQuery:
         """
         rows = self.rows if paths_as_rows else self.rows[mask_tree_attention(self.rows)]
         refuse_unknown_experiments(
-            experiments, known := rows.get("experiment", pd.Series(dtype=str))
+            experiments, known_experiments := rows.get("experiment", pd.Series(dtype=str))
         )
-        taken = not only or known.isin(experiments).any()
+        takes_rows = not only or known_experiments.isin(experiments).any()
         rows = drop_duplicates_with_fewer_prompts(
-            select_experiments_or_all(rows, experiments) if taken else rows[:0]
+            select_experiments_or_all(rows, experiments) if takes_rows else rows[:0]
         )
         rows = rows if join is None else join(rows)
         records = RoundReader(self.records) if rounds else self.records
@@ -239,9 +239,9 @@ class ClaimQuery:
         )
         for name in {*left[DECODERS], *right[DECODERS]}.difference(self.rows.get("decoder", ())):
             require_decoder(name)
-        asked = Comparison(self, text, left, right, **how)
+        comparison = Comparison(self, text, left, right, **how)
         self._refuse_unknown_columns(
-            (*to_tuple(metric), *to_tuple(asked.same), *to_tuple(asked.each))
+            (*to_tuple(metric), *to_tuple(comparison.same), *to_tuple(comparison.each))
         )
         by_pair = group_by_key((str(group.rows.iloc[0].pair), group) for group in self.groups)
         for name, groups in product(to_tuple(metric), by_pair.values()):
@@ -249,22 +249,22 @@ class ClaimQuery:
                 replace(group, rows=select_undoubted_rows(group.rows, name)) for group in groups
             ]
             sound_cases = [
-                (group, asked.find_contrasts_by_label(group) if len(group.rows) else {})
+                (group, comparison.find_contrasts_by_label(group) if len(group.rows) else {})
                 for group in sound
             ]
             cases = [(group, by_label) for group, by_label in sound_cases if len(group.rows)]
-            if asked.has_one_check_per_group:
+            if comparison.has_one_check_per_group:
                 comparisons: Iterator[Comparison] = (
-                    replace(asked, group=group, column=name, contrasts_by_label=by_label)
+                    replace(comparison, group=group, column=name, contrasts_by_label=by_label)
                     for group, by_label in cases
                     if by_label
                 )
             else:
-                comparisons = asked.iter_comparisons_by_label(name, cases)
-            yield from filter(None, map(asked.judge, comparisons))
-            yield from asked.iter_incomparable_checks(name, cases)
+                comparisons = comparison.iter_comparisons_by_label(name, cases)
+            yield from filter(None, map(comparison.judge, comparisons))
+            yield from comparison.iter_incomparable_checks(name, cases)
             for group, (_, by_label) in zip(groups, sound_cases, strict=True):
-                yield from asked.iter_unjudged_checks(name, group, by_label)
+                yield from comparison.iter_unjudged_checks(name, group, by_label)
 
     def _refuse_unknown_columns(self, names: Names) -> None:
         """Raises UsageError for misspelt columns, with which a claim would never be measured."""

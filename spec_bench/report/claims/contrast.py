@@ -213,13 +213,15 @@ def compute_difference(
             metric,
             relative,
         )
-        rate = relative and metric in AS_TAU
+        is_rate = relative and metric in AS_TAU
         tau = (
-            compute_difference(strata, "block_efficiency", records, True, prompts) if rate else None
+            compute_difference(strata, "block_efficiency", records, True, prompts)
+            if is_rate
+            else None
         )
         if result and result.tested and tau and tau.tested:
-            far = widen_to_tau_width(result.tested.map(exp), tau.tested.map(exp), metric)
-            result = replace(result, tested=far.map(log))
+            widened = widen_to_tau_width(result.tested.map(exp), tau.tested.map(exp), metric)
+            result = replace(result, tested=widened.map(log))
     else:
         result = (
             None
@@ -495,8 +497,8 @@ def compute_correlation_over_prompts(
         values = [
             np.array(
                 [
-                    compute_metric_from_sums(own, row, name)
-                    for own, row in zip(part, rows, strict=True)
+                    compute_metric_from_sums(cell_sums, row, name)
+                    for cell_sums, row in zip(part, rows, strict=True)
                 ]
             )
             for name, part in zip((x, y), sums.reshape(2, len(rows), 2, -1), strict=True)

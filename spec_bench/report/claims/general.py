@@ -101,9 +101,9 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
         yield Check(claim, group.title, same_text, HOLDS)
         return
     mean = compute_difference([contrasts], score, records)
-    nearness = mean.within(room) if mean else None
-    if nearness is None or table is None or table.shape[-1] < 2:
-        p_equal = nearness if table is None else None
+    equivalence = mean.within(room) if mean else None
+    if equivalence is None or table is None or table.shape[-1] < 2:
+        p_equal = equivalence if table is None else None
         yield Check(claim, group.title, str(mean), p_values=p_equal, pair=str(baseline["pair"]))
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
@@ -120,7 +120,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
         near = mean.rescale_to_prompts(count).within(room) if mean else None
         return near and (near[0], against)
 
-    p_values = nearness[0], against
+    p_values = equivalence[0], against
     yield Check(
         claim, group.title, evidence, p_values=p_values, pair=pair, of_prompts=compute_p_values_at
     )

@@ -98,12 +98,12 @@ def print_or_write_table(options: Namespace) -> None:
         options.results, protocol=options.protocol, mixed_models=options.mixed_models
     )
     sheets = build_tables_by_setting(item, cells, options.pair)
-    screen = sys.stdout.isatty() and options.out is None and options.format == "markdown"
-    if names := options.columns or sheets[0].metrics[0] * screen:
+    is_screen = sys.stdout.isatty() and options.out is None and options.format == "markdown"
+    if names := options.columns or sheets[0].metrics[0] * is_screen:
         all_metrics = ", ".join(sheets[0].metrics)
         sheets = [sheet.select_metrics(names.split(",")) for sheet in sheets]
     text = FORMATS[options.format](sheets)
-    if screen:
+    if is_screen:
         from rich.console import Console
         from rich.markdown import Markdown
 
@@ -201,9 +201,9 @@ def write_all_reports(options: Namespace) -> None:
     from spec_bench.report.page.build import build_index_page
 
     results = options.results
-    direct = [path for path in list_results_files(results) if path.parent.parent == results]
+    direct_files = [path for path in list_results_files(results) if path.parent.parent == results]
     failures = []
-    for file in _find_and_rebuild_results(options, direct):
+    for file in _find_and_rebuild_results(options, direct_files):
         try:
             _write_experiment_files(file, results, options.mixed_models)
         except UsageError as error:
@@ -296,21 +296,28 @@ def print_tokens_by_context_length(options: Namespace) -> None:
     file = find_results_file(options.name, options.results)
     cells = {
         tuple(str(row[name]) for name in ("decoder", "spec", "temperature")): {
-            stretch.first: stretch
-            for stretch in compute_tokens_per_call_by_context_length(generations)
+            length_range.first: length_range
+            for length_range in compute_tokens_per_call_by_context_length(generations)
         }
         for row, generations in _iter_recorded_rows(file)
     }
-    stretches = {start: stretch for of_cell in cells.values() for start, stretch in of_cell.items()}
-    if not stretches:
+    ranges_by_first = {
+        start: length_range
+        for ranges_of_cell in cells.values()
+        for start, length_range in ranges_of_cell.items()
+    }
+    if not ranges_by_first:
         raise UsageError(f"{file}: its records hold no lengths of prompts; newer ones do")
-    heads = [f"{stretches[start].first}-{stretches[start].last}" for start in sorted(stretches)]
+    heads = [
+        f"{ranges_by_first[start].first}-{ranges_by_first[start].last}"
+        for start in sorted(ranges_by_first)
+    ]
     table = Table("decoder", "tree", "temperature", *heads, box=None)
-    for cell, of_cell in cells.items():
-        cell_stretches = (of_cell.get(start) for start in sorted(stretches))
+    for cell, ranges_of_cell in cells.items():
+        cell_ranges = (ranges_of_cell.get(start) for start in sorted(ranges_by_first))
         table.add_row(
             *cell,
-            *(f"{t.delivered_per_call:.2f} ({t.call_count})" if t else "" for t in cell_stretches),
+            *(f"{t.delivered_per_call:.2f} ({t.call_count})" if t else "" for t in cell_ranges),
         )
     _print_wide_table(table)
     print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")

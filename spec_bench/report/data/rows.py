@@ -134,7 +134,7 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
             if part.nunique() < 2:
                 continue
             spellings = rows[model][part.index].unique()
-            if not separates_mixed_models(rows):
+            if not will_separate_models(rows):
                 spelled = part.unique() if len(spellings) == 1 else spellings
                 raise UsageError(
                     f"{' '.join(map(str, key))} has several models under one name: {model} "
@@ -146,7 +146,7 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def separates_mixed_models(rows: pd.DataFrame) -> bool:
+def will_separate_models(rows: pd.DataFrame) -> bool:
     """Returns whether different models under one name are renamed in these rows."""
     return MIXED in rows and bool(rows[MIXED].any())
 

@@ -14,7 +14,7 @@ from spec_bench.report.data.rows import (
     format_setting,
     join_settings_counting_unstated,
     mask_draft_models,
-    separates_mixed_models,
+    will_separate_models,
 )
 from spec_bench.system.files import hash_json
 from spec_bench.vocabulary.columns import (
@@ -49,7 +49,7 @@ def split_by_settings(
     texts = {
         setting: rows[setting.name].map(partial(format_setting, setting)) for setting in columns
     }
-    if separates_mixed_models(rows) and "draft" in rows:
+    if will_separate_models(rows) and "draft" in rows:
         draft = replace(get_column("draft"), apart="pair")
         columns.append(draft)
         texts[draft] = rows.draft.map(partial(format_setting, draft)).where(mask_draft_models(rows))

@@ -73,20 +73,21 @@ def describe_crossing(speedups_by_requests: Sequence[Sequence[float]]) -> str:
 
     if len(speedups_by_requests) < 2:
         return ""
-    surely = join_numbers(
+    surely_above = join_numbers(
         [request_count for request_count, _, low, _ in speedups_by_requests if low > 1]
     )
-    never = join_numbers(
+    surely_below = join_numbers(
         [request_count for request_count, _, _, high in speedups_by_requests if high < 1]
     )
     for (fewer, ratio_before, *_), (greater, ratio_after, *_) in pairwise(speedups_by_requests):
         if ratio_before > 1 >= ratio_after:
             share = (ratio_before - 1) / (ratio_before - ratio_after)
             crossing = 2 ** (math.log2(fewer) + share * (math.log2(greater) - math.log2(fewer)))
-            bounds = f"surely above at {surely}, surely below at {never}"
+            bounds = f"surely above at {surely_above}, surely below at {surely_below}"
             return f"the speed-up is 1 at about {crossing:.1f} requests together ({bounds})"
     if speedups_by_requests[-1][1] > 1:
-        return f"pays up to {speedups_by_requests[-1][0]:g} requests together, surely at {surely}"
+        last_count = f"{speedups_by_requests[-1][0]:g} requests together"
+        return f"pays up to {last_count}, surely at {surely_above}"
     counts = join_numbers([request_count for request_count, *_ in speedups_by_requests])
     return f"pays at none of {counts} requests together"
 

@@ -107,7 +107,7 @@ def make_headline(group: Group) -> Headline | None:
     winner = rows.loc[rows[metric].idxmax()]
     if choice and not choice.faster_places:
         _, decoder, certainty = choice
-        code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
+        decoder_name, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
         sound = select_undoubted_rows(rows, metric)
         candidates = rows.iloc[[*choice.faster_places]] if choice else sound
@@ -118,7 +118,7 @@ def make_headline(group: Group) -> Headline | None:
         winner = _pick_simplest(close_rows[close_rows.index.isin(candidates.index)], metric)
         tie_count = len(close_rows)
         decoder = format_marked_decoder_and_tree(winner)
-        code = str(winner.decoder)
+        decoder_name = str(winner.decoder)
         value, interval = _format_value(winner, metric, len(rows))
         certainty = "surely faster than AR, " if choice else ""
         if len(sound) == 1 < len(rows):
@@ -128,8 +128,10 @@ def make_headline(group: Group) -> Headline | None:
         certainty += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
     certainty += _describe_separate_times(rows, metric, choice)
     if exact.empty:
-        law = "lossless or not is not stated" if pd.isna(winner.lossless) else str(winner.lossless)
-        certainty += f" ({names.MARKS.get(law, law)})"
+        lossless_text = (
+            "lossless or not is not stated" if pd.isna(winner.lossless) else str(winner.lossless)
+        )
+        certainty += f" ({names.MARKS.get(lossless_text, lossless_text)})"
     bases = (
         _describe_prompts_and_cells(rows, metric, choice),
         _describe_faster_generate(group, metric),
@@ -138,13 +140,13 @@ def make_headline(group: Group) -> Headline | None:
         pair=str(winner.pair),
         task=format_title_without_pair(group),
         decoder=decoder,
-        decoder_name=code,
+        decoder_name=decoder_name,
         value=value,
         interval=interval,
         certainty=certainty,
         basis=", ".join(filter(None, bases)),
         tied_and_all_counts=(tie_count, len(rows)),
-        spec=str(group.rows.spec[winner.name]) if code not in ("", "ar") else "",
+        spec=str(group.rows.spec[winner.name]) if decoder_name not in ("", "ar") else "",
     )
 
 
@@ -302,16 +304,16 @@ def format_answer(headlines: Sequence[Headline]) -> str:
     if len(headlines) < 2:
         return "".join(line.sentence for line in headlines)
     pairs = len({line.pair for line in headlines}) > 1
-    open_ones = {line.decoder for line in headlines if not line.decoder_name}
+    open_answers = {line.decoder for line in headlines if not line.decoder_name}
     decoders = Counter(line.decoder for line in headlines).most_common(_MAX_NAMED)
-    decoders.sort(key=lambda line: line[0] in open_ones)
+    decoders.sort(key=lambda line: line[0] in open_answers)
     uses = [
         _describe_use(name, [line for line in headlines if line.decoder == name], pairs)
         for name, _ in decoders
     ]
     other_count = len(headlines) - sum(count for _, count in decoders)
     uses += [f"others on {other_count} more"] if other_count else []
-    text = f"{'' if decoders[0][0] in open_ones else 'use '}{'; '.join(uses)}"
+    text = f"{'' if decoders[0][0] in open_answers else 'use '}{'; '.join(uses)}"
     ties = sum(line.tied_and_all_counts[0] > 1 for line in headlines)
     tie_text = f" (tied with others on {ties} of {len(headlines)})" if ties else ""
     return f"{text[0].upper()}{text[1:]}{tie_text}."

@@ -340,22 +340,22 @@ def _describe_machines_and_settings(rows: Sequence[Row]) -> str:
     """Describes the machines, sampling settings, batch sizes and answer limits
     of the rows shown.
     """
-    told = []
+    texts_by_setting = []
     for name in ("machine", *SAMPLING, "batch_size", "max_new_tokens"):
         values = sorted({row[name] for row in rows if not pd.isna(row.get(name))})
         if values == _ALL_KEPT.get(name):
             continue
         texts = [str(value).removesuffix(".0") for value in values]
         by_task = group_by_key((row["task"], row[name]) for row in rows if row.get(name) in values)
-        is_told_by_task = all(len({*of_task}) == 1 for of_task in by_task.values())
-        if name in SAMPLING and len(values) > 1 and is_told_by_task:
+        has_one_value_per_task = all(len({*of_task}) == 1 for of_task in by_task.values())
+        if name in SAMPLING and len(values) > 1 and has_one_value_per_task:
             tasks = group_by_key((of_task[0], task) for task, of_task in by_task.items())
             titles = [", ".join(map(names.get_task_title, tasks[value])) for value in values]
             texts = [f"{text} ({title})" for text, title in zip(texts, titles, strict=True)]
-        told.append(
+        texts_by_setting.append(
             f"{columns.get_column(name).title} {_join_and_shorten_names(texts) or 'not stated'}"
         )
-    return ", ".join(told)
+    return ", ".join(texts_by_setting)
 
 
 def _note_stand_in_drafts(sheet: TableSheet) -> list[str]:

@@ -100,11 +100,13 @@ class MeasuredRows:
         fits = self._find_rows(request)
         spec = request.spec
         if request.pick == "fastest":
-            return pick_fastest(fits)
+            return pick_fastest_preferring_undoubted(fits)
         if request.pick == "common":
             spec = self.find_most_shared_spec(request)
         elif request.pick == "same depth":
-            fastest = pick_fastest(self._find_rows(request._replace(decoder=request.among[0])))
+            fastest = pick_fastest_preferring_undoubted(
+                self._find_rows(request._replace(decoder=request.among[0]))
+            )
             spec = "" if fastest is None else str(len(parse_tree_spec(fastest["spec"]).numbers))
         matches = [row for row in fits if str(row["spec"]) == spec]
         matches += fits if request.pick == "preferred" else []
@@ -177,7 +179,7 @@ def _select_row_of_each_tree(matching_rows: Iterable[Row]) -> list[Row]:
     return [rows[0] for rows in trees.values()]
 
 
-def pick_fastest(rows: Iterable[Row]) -> Row | None:
+def pick_fastest_preferring_undoubted(rows: Iterable[Row]) -> Row | None:
     """Picks the row of the tree with the highest speed-up; None if no row has one. Rows that a
     search confirmed come first, because its screening only selects trees to confirm; then rows
     without doubtful times.

@@ -187,7 +187,7 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
         own = {"block": block, "labels": labels, "requests": asked, "papers": papers}
         places.append({**PLACE, **printed, **own, "empty": head.empty if asked else ""})
     _mark_best_printed(places, heads)
-    _mark_gains_of_tuned_drafts(places, heads, table.tuned_from)
+    _mark_numbers_above_untuned(places, heads, table.tuned_from)
     requests = list_requested_cells(place for place in places if not place["extra"])
     title = _fill_title(table, numbers, drafts)
     return TableSheet(name, title, tuple(table.heads), heads, places, requests, table.notes)
@@ -235,15 +235,18 @@ def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) ->
 
 def _make_line_beyond_paper(table: Table, first_line: Line, entry: TableLines) -> Line:
     """Makes a line that the paper does not have, of the pair and task of ``first_line``."""
-    own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
-    usual = _find_line_settings(table, own)
-    warm = usual.temperature if entry.temperature is None else entry.temperature
+    own_columns = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
+    usual = _find_line_settings(table, own_columns)
+    temperature = usual.temperature if entry.temperature is None else entry.temperature
     labels = {**usual.labels, **entry.labels}
     spec = entry.spec or usual.spec
     merged = entry.tree_attention or first_line["tree_attention"]
-    own |= {"temperature": "" if warm is None else f"{warm:g}", "tree_attention": merged}
-    whole = replace(entry, labels=labels, spec=spec, temperature=warm)
-    return {**first_line, **own, "entry": whole, "extra": True}
+    own_columns |= {
+        "temperature": "" if temperature is None else f"{temperature:g}",
+        "tree_attention": merged,
+    }
+    full_entry = replace(entry, labels=labels, spec=spec, temperature=temperature)
+    return {**first_line, **own_columns, "entry": full_entry, "extra": True}
 
 
 def _find_line_settings(table: Table, row: Line) -> TableLines:
@@ -319,14 +322,15 @@ def _request_cells(
     entry = row["entry"]
     task = row["task"]
     pick = entry.pick or ("spec" if row["extra"] and table.pick == "preferred" else table.pick)
-    warm = float(row["temperature"]) if row["temperature"] else entry.temperature
+    temperature = float(row["temperature"]) if row["temperature"] else entry.temperature
     spec = column.spec
     among = entry.among
     if pick == "common":
         among = among or tuple(dict.fromkeys(number["decoder"] for number in numbers))
         pairs = {(row["target"], row["draft"])}
         spec = (
-            find_tree_of_published_speedup(other_numbers, pairs, task, warm or 0.0, among[0]) or ""
+            find_tree_of_published_speedup(other_numbers, pairs, task, temperature or 0.0, among[0])
+            or ""
         )
     elif pick in ("spec", "preferred"):
         spec = spec or row["spec"] or entry.spec
@@ -335,7 +339,7 @@ def _request_cells(
         task,
         row["decoder"],
         spec,
-        table.temperature if warm is None else warm,
+        table.temperature if temperature is None else temperature,
         float(row["top_k"]) if row["top_k"] else None,
         float(row["top_p"]) if row["top_p"] else None,
         row["tree_attention"] != "false",
@@ -345,8 +349,8 @@ def _request_cells(
     if column.minus:
         return ours, ours._replace(spec=column.minus)
     if column.over:
-        rival, temperature = column.over["decoder"], column.over["temperature"]
-        return ours, RequestedCell(pair, task, str(rival), "-", float(temperature))
+        rival, rival_temperature = column.over["decoder"], column.over["temperature"]
+        return ours, RequestedCell(pair, task, str(rival), "-", float(rival_temperature))
     return (ours,)
 
 
@@ -451,7 +455,7 @@ def _mark_best_printed(places: Sequence[Place], heads: Sequence[PaperColumn]) ->
             place["best"] = number == best and not any(rival["lost"] for rival in rivals)
 
 
-def _mark_gains_of_tuned_drafts(
+def _mark_numbers_above_untuned(
     places: Sequence[Place], heads: Sequence[PaperColumn], tuned_from: Mapping[str, str]
 ) -> None:
     """Marks printed numbers that are larger than the same draft's before fine-tuning."""

@@ -146,14 +146,15 @@ def build_training_and_run_commands(
     swept = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
     if cells.protocol not in (None, CLEAN):
         words = (*words, f"protocol={cells.protocol}")
-    warm: dict[tuple[str, str], set[float]] = {}
+    temperatures_by_cell: dict[tuple[str, str], set[float]] = {}
     for cell in missing:
-        temperatures_here = warm.setdefault((cell.pair, cell.task), set())
+        temperatures_of_cell = temperatures_by_cell.setdefault((cell.pair, cell.task), set())
         # A recipe that does not sweep over the temperature takes the task's.
         if _TEMPERATURE in swept and cell.temperature is not None:
-            temperatures_here.add(cell.temperature)
+            temperatures_of_cell.add(cell.temperature)
     tasks = group_by_key(
-        ((pair, tuple(sorted(temperatures))), task) for (pair, task), temperatures in warm.items()
+        ((pair, tuple(sorted(temperatures))), task)
+        for (pair, task), temperatures in temperatures_by_cell.items()
     )
     pairs = group_by_key(
         ((tuple(names), temperatures), pair) for (pair, temperatures), names in tasks.items()
