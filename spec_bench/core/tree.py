@@ -96,18 +96,8 @@ class VariableLevelShape(TreeShape):
     Each level below the root is all nodes: only a node's parent gives its place in the tree.
     """
 
+    ragged: bool = True
     max_parents: int = 1  # the most nodes of one level that have children
-
-    @classmethod
-    def build(
-        cls,
-        nodes: int,
-        depth: int,
-        children: tuple[int, ...],
-        max_parents: int,
-    ) -> VariableLevelShape:
-        """Makes a shape of ``nodes`` nodes, not counting the root."""
-        return cls((nodes,) * depth, children, True, max_parents)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -285,14 +275,14 @@ class Tree:
         node is absent too, None in a tree of which no node is absent; proposals q [R, F, D, V] or,
         for siblings drawn without replacement, log_q [R, F, V], if any.
         """
-        assert parent is not None or self.has_constant_parents
         frontier = self.frontier
         self.grown += 1
         nodes = self.frontier
         self.tokens[:, nodes] = tokens
-        if parent is None or self.has_constant_parents:
+        if self.has_constant_parents:
             parent = self.parent[:, nodes]
         else:
+            assert parent is not None
             parent = (parent + frontier.start).expand(tokens.shape)
             self.parent[:, nodes] = parent
             index = parent.unsqueeze(-1).expand(-1, -1, self.shape.size)

@@ -50,7 +50,7 @@ from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import require_distributions
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.tree_pass import prefill, run_under_ancestors
+from spec_bench.engine.tree_pass import make_tree_mask, prefill
 from spec_bench.records.types import Lossless, Request, StepRecord, TokenCount
 
 
@@ -237,9 +237,16 @@ class BeamForest:
         model: LanguageModel,
         cache: object,
         starts: HostDeviceInts,
-        *inputs: Tensor,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor,
     ) -> Tensor:
-        return run_under_ancestors(model, cache, self._trunk_lengths, starts, *inputs).logits
+        """Runs nodes [R, T], which ``mask`` [R, T, C] shows the columns of their ancestors, and
+        stores them from the slots ``starts`` [R] on. Returns logits [R, T, V].
+        """
+        visible = make_tree_mask(self._trunk_lengths, mask)
+        shared = self._trunk_lengths.lower_bound
+        return model.forward(cache, starts, tokens, positions, visible, shared=shared).logits
 
 
 def _gather_positions(values: Tensor, index: Tensor) -> Tensor:

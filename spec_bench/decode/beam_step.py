@@ -301,9 +301,8 @@ class ParentBeams:
         was_stopped = self.stopped.gather(1, parent)
         length = self.length.gather(1, parent) + ~was_stopped
         text = self.first.gather(1, parent) * raw_log_probs.shape[-1] + tokens
-        place = torch.arange(text.shape[1], device=text.device)
         equal_text = text.unsqueeze(1) == text.unsqueeze(2)
-        first_equal = torch.where(equal_text, place, text.shape[1]).amin(dim=-1)
+        first_equal = equal_text.byte().argmax(dim=-1)
         return ParentBeams(
             tokens,
             likelihood,

@@ -67,8 +67,7 @@ class CompiledIteration:
             path, packed_verdicts = self._function(*tensors)
         finally:
             CompiledIteration.running = None
-        result: IterationResult = self._result._replace(path=path, packed_verdicts=packed_verdicts)
-        return result
+        return self._result._replace(path=path, packed_verdicts=packed_verdicts)
 
     def _trace(self, numbers: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
         committed = copy(self._committed)
@@ -102,10 +101,16 @@ class CompiledIteration:
         tree = copy(tree)
         tree.q = tree.log_q = []  # large, and no pass reads them
         self._passes.append((model_pass, tree))
-        logits: Tensor = _run_pass(len(self._passes) - 1, tensors)
-        layout = logits.shape, logits.stride()
-        make = partial(torch.empty_strided, dtype=logits.dtype, device=logits.device)
-        self.make_logits.append(partial(make, *layout))
+        logits = _run_pass(len(self._passes) - 1, tensors)
+        self.make_logits.append(
+            partial(
+                torch.empty_strided,
+                logits.shape,
+                logits.stride(),
+                dtype=logits.dtype,
+                device=logits.device,
+            )
+        )
         return logits
 
     def run_pass(self, pass_index: int, tensors: Sequence[Tensor]) -> Tensor:

@@ -209,13 +209,15 @@ class DecoderConfig:
         if isinstance(self.verifier, BeamVerifier):
             kind = BeamSearch if self.verifier.searches else BeamDecoder
             tree: Any = self.tree
-            penalty = self.verifier.length_penalty
-            plan = BeamPlan(tree.width)
+            plan = BeamPlan(tree.width, length_penalty=self.verifier.length_penalty)
             if self.drafts:
-                plan = BeamPlan(
-                    tree.width, tree.depth, tree.threshold, tree.least, self.verifier.one_cache
+                plan = replace(
+                    plan,
+                    depth=tree.depth,
+                    threshold=tree.threshold,
+                    min_width=tree.least,
+                    one_cache=self.verifier.one_cache,
                 )
-            plan = replace(plan, length_penalty=penalty)
             mark = self.verifier.mark
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
         assert isinstance(self.tree, GrownTree)
@@ -257,13 +259,14 @@ class DecoderConfig:
             raise UsageError(
                 f"{self.error_prefix} uses {self.drafts} drafts, the pair has {len(drafts)}"
             )
-        for draft in drafts[: self.drafts]:
+        used_drafts = drafts[: self.drafts]
+        for draft in used_drafts:
             if draft.vocab_size != target.vocab_size:
                 raise UsageError(
                     "target and draft must have the same vocabulary, got "
                     f"{target.vocab_size} and {draft.vocab_size} tokens"
                 )
-        return drafts[: self.drafts]
+        return used_drafts
 
     def _select_heads(self, target: LanguageModel, heads: DraftHeads | None) -> DraftHeads | None:
         kind = self.heads

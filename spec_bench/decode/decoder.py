@@ -203,15 +203,14 @@ class Decoder(DecodingLoop[Row]):
     @torch.inference_mode()
     def record_graphs(self, requests: Sequence[Request]) -> None:
         self.reserve(self._slots)  # a cache may have grown for another decoder
-        same_device = all(model.device == self.target.device for model in self._target_and_drafts)
-        can_record = same_device and all(
-            getattr(model, "recorder", None) for model in self._target_and_drafts
+        can_record = all(
+            model.device == self.target.device and getattr(model, "recorder", None)
+            for model in self._target_and_drafts
         )
-        room = self._slots - self.policy.cache_slots
         if not can_record or self.draw_requests is None:
             return
         if self.recordings is None or not self.recordings.is_long_enough_for(requests):
-            self.recordings = GraphCache(self, room)
+            self.recordings = GraphCache(self, self._slots - self.policy.cache_slots)
             self.recordings.record_needed_graphs(requests)
 
     def make_compiled_iteration(self) -> CompiledIteration | None:

@@ -127,12 +127,8 @@ class IterationGraph:
 
         self._graph = target.recorder.record_graph(iteration)
         self._copy_event = torch.cuda.Event()
-        self._replay = self._graph.replay
         self._iteration = iteration
-
-    def set_eager(self, eager: bool) -> None:
-        """Switches between calling the eager function and replaying the graph."""
-        self._replay = self._iteration if eager else self._graph.replay
+        self.is_called = False  # whether the recorded function is called in place of the graph
 
     def replay(self, ints: Sequence[HostDeviceInts]) -> list[list[float]]:
         """Replays the graph for at most its number of rows; waits for and returns the packed
@@ -141,12 +137,14 @@ class IterationGraph:
         for part, numbers in zip(self._host_views, ints, strict=True):
             part[: len(numbers)] = torch.tensor(numbers)
         self._device_ints.copy_(self._host_ints, non_blocking=True)
-        self._replay()
+        if self.is_called:
+            self._iteration()
+        else:
+            self._graph.replay()
         self._host_verdicts.copy_(self._packed_verdicts, non_blocking=True)
         self._copy_event.record(torch.cuda.current_stream(self._packed_verdicts.device))
         self._copy_event.synchronize()
-        lines: list[list[float]] = self._host_verdicts[: len(ints[0])].tolist()
-        return lines
+        return self._host_verdicts[: len(ints[0])].tolist()
 
 
 class GraphCache:
@@ -187,7 +185,8 @@ class GraphCache:
             if not fault:
                 all_graphs |= graphs
                 continue
-            self._log_refusal(fault)
+            self.refusal = self.refusal or fault
+            log.warning("%s is not recorded: %s", decoder.name, fault[:300])
             if graphs:  # it may be wrong, so no other is trusted; a failed recording spares them
                 all_graphs = {}
                 break
@@ -218,10 +217,6 @@ class GraphCache:
             raise_if_device_lost(error)
             return {}, f"{rows} rows: {to_one_line(error)}"
 
-    def _log_refusal(self, reason: str) -> None:
-        self.refusal = self.refusal or reason
-        log.warning("%s is not recorded: %s", self._decoder.name, reason[:300])
-
     def log_replay_difference(
         self,
         requests: Sequence[Request],
@@ -236,9 +231,9 @@ class GraphCache:
             return
         counts = decoder.iteration_counts
         decoder.iteration_counts = type(decoder.iteration_counts)()
-        self._set_eager(True)
+        self._set_called(True)
         repeated = decoder.generate(requests, seed)
-        self._set_eager(False)
+        self._set_called(False)
         decoder.iteration_counts = counts
         faults = (
             _describe_replay_difference(*pair) for pair in zip(repeated, answers, strict=True)
@@ -247,9 +242,9 @@ class GraphCache:
             self.refusal = f"of the job's last answers {fault} of the same pass called"
             log.error("%s was recorded wrongly: %s", decoder.name, self.refusal)
 
-    def _set_eager(self, eager: bool) -> None:
+    def _set_called(self, called: bool) -> None:
         for graph in self.graphs.values():
-            graph.set_eager(eager)
+            graph.is_called = called
 
     def find_graph(self, lengths: HostDeviceInts) -> IterationGraph | None:
         """Returns the smallest graph for rows of these lengths; None if there is none."""
@@ -281,9 +276,9 @@ class GraphCache:
             label = f"{rows} rows over {bucket} tokens"
             self.graphs = graphs
             self.min_bucket = bucket
-            self._set_eager(True)
+            self._set_called(True)
             expected = self._decode_batches(test_requests[:rows], rows)
-            self._set_eager(False)
+            self._set_called(False)
             replayed = self._decode_batches(test_requests, rows)
             for answer, actual in zip(expected, replayed, strict=False):
                 if fault := _describe_replay_difference(answer, actual):
@@ -434,15 +429,11 @@ def _describe_token(answer: Generation, position: int) -> str:
 
 def count_common_tokens(answers: Sequence[Generation], other_answers: Sequence[Generation]) -> int:
     """Counts the tokens before the first difference of each pair of answers, over all pairs."""
-    pairs = [
-        (answer.tokens, other_answer.tokens)
-        for answer, other_answer in zip(answers, other_answers, strict=True)
-    ]
-    places = [find_first_difference(*pair) for pair in pairs]
-    return sum(
-        len(answer) if position is None else position
-        for (answer, _), position in zip(pairs, places, strict=True)
-    )
+    count = 0
+    for answer, other_answer in zip(answers, other_answers, strict=True):
+        place = find_first_difference(answer.tokens, other_answer.tokens)
+        count += len(answer.tokens) if place is None else place
+    return count
 
 
 def find_first_difference(tokens: Sequence[int], other_tokens: Sequence[int]) -> int | None:

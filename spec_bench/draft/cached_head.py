@@ -223,7 +223,7 @@ class HeadCacheDraftState(DraftState):
 
     recordable = True
 
-    def __init__(self, resources: DraftResources, initial_pending_count: int) -> None:
+    def __init__(self, resources: DraftResources) -> None:
         head = resources.heads
         rows = resources.rows
         self._target = resources.target
@@ -232,7 +232,7 @@ class HeadCacheDraftState(DraftState):
         like = next(head.parameters())
         # [rows, P, W] not yet cached
         self._pending_hidden = like.new_zeros((rows, 1, head.hidden_input_width))
-        self._pending_counts = [initial_pending_count] * rows
+        self._pending_counts = [1] * rows
         self._cached_counts = [0] * rows  # entries of each row made from the target's hidden states
         self._outputs = like.new_empty(0)  # the head's outputs
         self._timer = ForwardTimer(like.device)

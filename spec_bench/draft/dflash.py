@@ -46,7 +46,7 @@ from spec_bench.draft.layers import (
 )
 from spec_bench.draft.levels import OnePassDraftState
 from spec_bench.draft.network import DraftHeads, HeadPlan, PublicCheckpoint, load_weights
-from spec_bench.engine.cache import WritePlan
+from spec_bench.engine.cache import WritePlan, adjacent_slots
 from spec_bench.engine.model import Layers
 from spec_bench.system.errors import UsageError
 
@@ -146,8 +146,7 @@ class MarkovLogitTerm(nn.Module):
         if self.gated:
             features = torch.cat([hidden.expand(*embedding.shape[:2], -1), embedding], dim=-1)
             embedding = torch.sigmoid(self.gate_proj(features)) * embedding
-        term: Tensor = self.markov_w2(embedding)
-        return term
+        return self.markov_w2(embedding)
 
 
 class DFlashHead(CachedHead):
@@ -173,8 +172,7 @@ class DFlashHead(CachedHead):
 
     def project_context(self, hidden: Tensor) -> Tensor:
         """Projects the target's hidden states [R, T, W] to context entries [R, T, D]."""
-        entries: Tensor = self.hidden_norm(self.fc(hidden))
-        return entries
+        return self.hidden_norm(self.fc(hidden))
 
     def compute_context_keys_values(
         self, entries: Tensor, rotation: Rotation
@@ -192,10 +190,9 @@ class DFlashHead(CachedHead):
         self, block: Tensor, rotation: Rotation, attend: AttentionFunction
     ) -> Tensor:
         """Computes outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
-        x = block
         for layer in self.layers:
-            x = layer(x, rotation, attend)
-        levels: Tensor = self.norm(x)
+            block = layer(block, rotation, attend)
+        levels = self.norm(block)
         return levels if self.shape.from_known else levels[:, 1:]
 
     def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
@@ -286,7 +283,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     """
 
     def __init__(self, resources: DraftResources) -> None:
-        super().__init__(resources, initial_pending_count=0)
+        super().__init__(resources)
         self.has_term = resources.heads.shape.markov_rank > 0
         self._context_starts, self._block_starts = HostDeviceInts(), HostDeviceInts()
         self._max_new_entries = 0  # most entries of a row to write before the block
@@ -329,16 +326,13 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
         self._outputs = head.compute_block_outputs(
             block, rotation, make_cache_attention(self._cache, mask)
         )
-        logits: Tensor = head.compute_logits(
-            self._outputs, self._target.project, self._target.vocab_size
-        )
+        logits = head.compute_logits(self._outputs, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
 
     def compute_token_term(self, tokens: Tensor, level: int) -> Tensor:
         bias = self._head.markov_head(tokens, self._outputs[:, level : level + 1])
-        full_bias: Tensor = self._head.scatter_own_values(bias, self._target.vocab_size, 0.0)
-        return full_bias
+        return self._head.scatter_own_values(bias, self._target.vocab_size, 0.0)
 
     def _write_context(self, hidden: Tensor, row: int, starts: HostDeviceInts) -> None:
         """Writes the context entries of hidden states [R, P, W] to the cache from ``starts`` on."""
@@ -357,11 +351,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
         """
         count = inputs.shape[1]
         self._cache.begin_pass(WritePlan(row, starts, count, max(starts) + count))
-        positions = starts.get_tensor(inputs.device).unsqueeze(1) + cached_arange(
-            count, inputs.device
-        )
-        rotation: Rotation = self._head.compute_rotation(positions)
-        return rotation
+        return self._head.compute_rotation(adjacent_slots(starts, count, inputs.device))
 
 
 @drafter("dflash")

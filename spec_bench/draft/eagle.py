@@ -33,23 +33,21 @@ from spec_bench.engine.tree_pass import run_causal_tokens, run_nodes
 from spec_bench.system.errors import UsageError
 
 
+@dataclass
 class _HeadAsLogitlessModel:
     """A head over given features with a model's interface, for the engine's passes. Its hidden
     states are the outputs.
     """
 
-    def __init__(
-        self,
-        head: FeatureHead,
-        target: LanguageModel,
-        feature: Tensor,
-        zero_first: bool,
-    ) -> None:
-        self._head = head
-        self._target = target
-        self._feature = feature
-        self._zero_first = zero_first
-        self.device = feature.device
+    head: FeatureHead
+    target: LanguageModel
+    feature: Tensor  # [R, T, D]
+    zero_first: bool  # whether the first pair's embedding is zeros
+
+    @property
+    def device(self) -> torch.device:
+        """Device of tokens and outputs."""
+        return self.feature.device
 
     def forward(
         self,
@@ -64,11 +62,11 @@ class _HeadAsLogitlessModel:
         cache.begin_pass(WritePlan(row, starts, tokens.shape[1], visible.shape[2]))
         mask = visible.unsqueeze(1)
 
-        embeddings = self._head.get_embeddings(tokens, self._target.embed)
-        if self._zero_first:
+        embeddings = self.head.get_embeddings(tokens, self.target.embed)
+        if self.zero_first:
             embeddings = embeddings * (positions > 0).unsqueeze(-1)
-        output = self._head.compute_outputs(
-            self._feature, embeddings, positions, make_cache_attention(cache, mask)
+        output = self.head.compute_outputs(
+            self.feature, embeddings, positions, make_cache_attention(cache, mask)
         )
         return ForwardOutput(output.new_empty(0), output)
 
@@ -80,7 +78,7 @@ class EagleDraftState(HeadCacheDraftState):
     """
 
     def __init__(self, resources: DraftResources, zero_first: bool = False) -> None:
-        super().__init__(resources, initial_pending_count=1)
+        super().__init__(resources)
         self._zero_first = zero_first
         self._prompts: list[Sequence[int]] = [()] * resources.rows
 
@@ -108,8 +106,8 @@ class EagleDraftState(HeadCacheDraftState):
         if not count:
             return
         tokens = torch.tensor([prompt[start + 1 : start + 1 + count]], device=hidden.device)
-        features: Any = self._wrap_head(hidden[:count].unsqueeze(0))
-        run_causal_tokens(features, self._cache, [start], tokens, row=row)
+        head_pass = self._wrap_head(self._head.fuse_hidden_states(hidden[:count].unsqueeze(0)))
+        run_causal_tokens(head_pass, self._cache, [start], tokens, row=row)
 
     def device_inputs(
         self,
@@ -137,11 +135,7 @@ class EagleDraftState(HeadCacheDraftState):
         rows = len(committed)
         pending = len(self._pending_tokens[0])
         tokens = self._pending_tokens.get_tensor(self._pending_hidden.device)
-        features: Any = self._wrap_head(self._pending_hidden[:rows, :pending])
-        output = run_causal_tokens(
-            features, self._cache, self._pending_starts, tokens, logits_to_keep=0
-        ).hidden
-        assert output is not None
+        output = self._run_pending_pairs(tokens, self._pending_hidden[:rows, :pending])
         if pending > 1:
             index = cached_arange(rows, output.device).unsqueeze(1)
             output = output[index, self._root_index.get_tensor(output.device).unsqueeze(1)]
@@ -154,16 +148,22 @@ class EagleDraftState(HeadCacheDraftState):
         nodes = tree.frontier
         parent = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, self._outputs.shape[-1])
         feature = self._head.to_next_feature(self._outputs.gather(1, parent))
-        head_pass: Any = _HeadAsLogitlessModel(self._head, self._target, feature, self._zero_first)
-        output = run_nodes(head_pass, self._cache, tree, self._root_slots, nodes).hidden
-        assert output is not None
+        head_pass = self._wrap_head(feature)
+        output: Any = run_nodes(head_pass, self._cache, tree, self._root_slots, nodes).hidden
         return self._keep_outputs_and_compute_logits(output, self._outputs)
 
-    def _wrap_head(self, hidden: Tensor) -> _HeadAsLogitlessModel:
-        """Wraps the head for a pass over the target's hidden states [R, P, W]."""
-        return _HeadAsLogitlessModel(
-            self._head, self._target, self._head.fuse_hidden_states(hidden), self._zero_first
-        )
+    def _wrap_head(self, feature: Tensor) -> Any:
+        """Wraps the head for a pass over features [R, T, D]."""
+        return _HeadAsLogitlessModel(self._head, self._target, feature, self._zero_first)
+
+    def _run_pending_pairs(self, tokens: Tensor, hidden: Tensor) -> Any:
+        """Runs pairs of tokens [R, P] and the target's hidden states [R, P, W] from the cached ones
+        on; returns outputs [R, P, D].
+        """
+        head_pass = self._wrap_head(self._head.fuse_hidden_states(hidden))
+        return run_causal_tokens(
+            head_pass, self._cache, self._pending_starts, tokens, logits_to_keep=0
+        ).hidden
 
     def _keep_outputs_and_compute_logits(
         self, output: Tensor, earlier_outputs: Tensor | None = None
@@ -213,20 +213,12 @@ class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
         device = self._pending_hidden.device
         mask = self._head.shape.mask_token
         root_index = self._root_index.get_tensor(device).unsqueeze(1)
-        assert mask is not None
         tokens = append_masks(self._pending_tokens.get_tensor(device), root_index, mask_count, mask)
         features_in = self._pending_hidden[:rows, :pending]
-        features: Any = self._wrap_head(
-            append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
-        )
-        output = run_causal_tokens(
-            features, self._cache, self._pending_starts, tokens, logits_to_keep=0
-        ).hidden
-        assert output is not None
+        features_in = append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
+        output = self._run_pending_pairs(tokens, features_in)
         output = gather_consecutive(output, root_index, self._level_count)
-        logits: Tensor = self._head.compute_logits(
-            output, self._target.project, self._target.vocab_size
-        )
+        logits = self._head.compute_logits(output, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
 

@@ -130,12 +130,12 @@ def _refuse_unknown_settings(config: Mapping[str, Any]) -> None:
     """Raises UsageError if an unknown setting, or an unsupported value, would change the head's
     outputs.
     """
-    allowed = {*_SWITCHES, *_TOLD}
+    known = {*_SWITCHES, *_TOLD, *_ONLY}
     for part in (config, config.get("eagle_config") or {}):
         for key, value in part.items():
             if key in _ONLY and isinstance(value, bool) and value is not _ONLY[key]:
                 raise UsageError(f"EAGLE head: {key}={value} is not supported")
-            if value is True and key not in allowed and key not in _ONLY:
+            if value is True and key not in known:
                 raise UsageError(
                     f"EAGLE head: the switch {key} is not known; known are {', '.join(_SWITCHES)}"
                 )

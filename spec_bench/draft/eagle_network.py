@@ -124,7 +124,7 @@ class Eagle1Head(EagleHead):
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
 
     def join_inputs(self, feature: Tensor, embeddings: Tensor) -> FirstBlockInputs:
-        projected: Tensor = self.fc(torch.cat([embeddings, feature], dim=-1))
+        projected = self.fc(torch.cat([embeddings, feature], dim=-1))
         return FirstBlockInputs(projected, projected)
 
     @classmethod
@@ -169,15 +169,13 @@ class Eagle3Head(EagleHead):
         if self.shape.fc_norm:
             parts = zip(self.fc_norm, hidden.chunk(3, dim=-1), strict=True)
             hidden = torch.cat([norm(part) for norm, part in parts], dim=-1)
-        fused: Tensor = self.fc(hidden)
-        return fused
+        return self.fc(hidden)
 
     def to_next_feature(self, output: Tensor) -> Tensor:
         return self.norm(output) if self.shape.norm_output else output
 
     def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
-        logits: Tensor = self.lm_head(self.norm(output))
-        return logits
+        return self.lm_head(self.norm(output))
 
     @classmethod
     def make_smallest(cls, hidden: int, vocab: int) -> EagleHead:

@@ -225,8 +225,7 @@ class Attention(nn.Module):
         q = self.q_proj(attention_input).unflatten(-1, (-1, self.head_dim))
         q = rotation((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
         context = attend(layer, q, *self.project_keys_values(attention_input, rotation))
-        output: Tensor = self.o_proj(context.transpose(1, 2).flatten(2))
-        return output
+        return self.o_proj(context.transpose(1, 2).flatten(2))
 
     def project_keys_values(
         self, attention_input: Tensor, rotation: Rotation
@@ -251,9 +250,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        inner = nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)
-        output: Tensor = self.down_proj(inner)
-        return output
+        return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class DecoderBlock(nn.Module):
@@ -286,5 +283,4 @@ class DecoderBlock(nn.Module):
         """x [R, T, D], perhaps with attention_input [R, T, inputs] -> [R, T, D]."""
         attention_input = self.input_layernorm(x) if attention_input is None else attention_input
         x = x + self.self_attn(attention_input, rotation, self.layer_index, attend)
-        output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return output
+        return x + self.mlp(self.post_attention_layernorm(x))

@@ -133,7 +133,7 @@ class MedusaDraftState(OnePassDraftState, LastHiddenDraftState):
 
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
-        logits: Tensor = self._heads(self._hidden[: len(committed)])[..., : self._vocab]
+        logits = self._heads(self._hidden[: len(committed)])[..., : self._vocab]
         self._timer.stop()
         return logits
 

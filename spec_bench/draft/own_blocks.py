@@ -59,8 +59,7 @@ class OwnBlocks(Drafter):
         places = self.get_kept_blocks(target.blocks)
         if places not in views:
             views[places] = make_block_view(target, places)
-        view: LanguageModel = views[places]
-        return view
+        return views[places]
 
     @classmethod
     def audit_cases(cls, model_count: int) -> tuple[Drafter, ...]:

@@ -10,15 +10,11 @@ Letters: R rows, H query heads, K key heads, G = H / K, T tokens of a pass, S sl
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    PreTrainedModel,
-)
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -72,7 +68,7 @@ def grouped_attention(
     return output.reshape(rows, heads, count, -1).transpose(1, 2).contiguous(), None
 
 
-def _repeat_mask_per_group(mask: Tensor, groups: int) -> Tensor:
+def _repeat_mask_per_group(mask: Any, groups: int) -> Tensor:
     """Repeats a mask [R, 1, T, S] to [R, 1, G T, S], once for all layers of a pass."""
     packed = getattr(mask, "packed", None)
     if packed is None:
@@ -81,8 +77,8 @@ def _repeat_mask_per_group(mask: Tensor, groups: int) -> Tensor:
         room = mask.new_zeros((rows, groups, count, slots + -slots % ALIGNED))
         room[..., :slots].copy_(mask.expand(-1, groups, -1, -1))
         packed = room.view(rows, 1, groups * count, -1)[..., :slots]
-        cast(Any, mask).packed = packed
-    return cast(Tensor, packed)
+        mask.packed = packed
+    return packed
 
 
 def install_grouped_attention(module: PreTrainedModel) -> bool:

@@ -62,17 +62,9 @@ class SlotLayer(CacheLayerMixin):
     which it stores at the slots of the owner's plan.
     """
 
-    def __init__(
-        self,
-        keys: Tensor,
-        values: Tensor,
-        owner: SlotCache,
-        place: int,
-    ) -> None:
+    def __init__(self, owner: SlotCache, place: int) -> None:
         super().__init__()
         self._place = place
-        self.keys = keys
-        self.values = values
         self.is_initialized = True
         self._owner = owner
 
@@ -87,7 +79,7 @@ class SlotLayer(CacheLayerMixin):
         that attention reads.
         """
         owner = self._owner
-        plan = self._owner.plan
+        plan = owner.plan
         if owner.layer_views is not None:
             keys, values, new_keys, new_values = owner.layer_views[self._place]
             new_keys.copy_(key_states)
@@ -148,8 +140,7 @@ class SlotCache(Cache):
         # (row [R, 1], slot [R, T]) to write, where rows start at different slots
         self.index: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._layouts = list(layouts)
-        empty = torch.empty((0, 0, 0, 0))
-        super().__init__(layers=[SlotLayer(empty, empty, self, i) for i in range(len(layouts))])
+        super().__init__(layers=[SlotLayer(self, i) for i in range(len(layouts))])
         self._allocate(rows, slots)
 
     def _allocate(self, rows: int, slots: int) -> None:
@@ -204,19 +195,16 @@ class SlotCache(Cache):
     @property
     def bytes(self) -> int:
         """Bytes of the storage."""
-        return sum(block.numel() * block.element_size() for block in self._storage)
-
-    def require_slots(self, needed: int) -> None:
-        """Raises ValueError if a row has fewer than ``needed`` slots."""
-        if needed > self.slots:
-            raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
+        return sum(block.nbytes for block in self._storage)
 
     def begin_pass(self, plan: WritePlan, *, views: bool = False) -> None:
         """Sets the plan of the next pass. Raises ValueError if a row has too few slots. With
         ``views`` the views of all layers are made in advance, which is quicker but cannot be
         traced.
         """
-        self.require_slots(max(plan.starts) + plan.count)
+        needed = max(plan.starts) + plan.count
+        if needed > self.slots:
+            raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
         self.plan = plan
         self.common_start = (
             plan.starts[0] if HostDeviceInts.wrap(plan.starts).are_known_equal else None

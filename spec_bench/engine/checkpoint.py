@@ -5,7 +5,7 @@ for, and reports both in a table. Here either is an error that names the tensor 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,13 @@ from typing import Any
 import torch
 from huggingface_hub.errors import GatedRepoError
 from safetensors import safe_open
-from transformers import (
-    AutoModelForCausalLM,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import cached_file, logging
 
-from spec_bench.engine.architectures import (
-    register_model_families,
-)
+from spec_bench.engine.architectures import register_model_families
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
-from spec_bench.engine.model_spec import (
-    refuse_unreadable_weights,
-)
+from spec_bench.engine.model_spec import refuse_unreadable_weights
 from spec_bench.system.errors import UsageError
 
 # Tensors that may be dropped, besides those that transformers drops: of vision and audio, of
@@ -87,9 +79,8 @@ def load_module(
         raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
     # transformers 5.17 leaves some dequantised parameters in bfloat16
     for parameter in module.parameters() if packed else ():
-        parameter.data = (
-            parameter.data if parameter.dtype == torch.float32 else parameter.data.to(dtype)
-        )
+        if parameter.dtype != torch.float32:
+            parameter.data = parameter.data.to(dtype)
     return module
 
 
@@ -125,6 +116,11 @@ def explain_load_error(path: str, error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
+def _name_first(names: Sequence[str]) -> str:
+    """Names the first of several tensors or parts, and says how many more there are."""
+    return f"{names[0]!r} and {len(names) - 1} more" if len(names) > 1 else repr(names[0])
+
+
 def _describe_missing_tensors(info: dict[str, Any]) -> str:
     """Describes the first tensor that a checkpoint lacks or has in another shape; "" if there is
     none.
@@ -140,8 +136,7 @@ def _describe_missing_tensors(info: dict[str, Any]) -> str:
             f"{config_shape}{suffix}"
         )
     if missing:
-        suffix = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        return f"lacks tensors: {missing[0]!r}{suffix}"
+        return f"lacks tensors: {_name_first(missing)}"
     return ""
 
 
@@ -155,10 +150,7 @@ def _describe_extra_tensors(names: Iterable[str], config: Mapping[str, Any]) -> 
     extra = sorted(
         name for name in names if not (_LEFT_OUT.search(name) or name.startswith(draft_prefixes))
     )
-    if not extra:
-        return ""
-    suffix = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-    return f"holds tensors that its config has no place for: {extra[0]!r}{suffix}"
+    return f"holds tensors that its config has no place for: {_name_first(extra)}" if extra else ""
 
 
 def _describe_zero_parts(module: torch.nn.Module) -> str:
@@ -170,8 +162,7 @@ def _describe_zero_parts(module: torch.nn.Module) -> str:
             has_values = bool(parameter.view(-1)[:1024].any() or parameter.any())
             parts.setdefault(part, []).append(has_values)
     zeros = [part for part, has_values in parts.items() if not any(has_values)]
-    suffix = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
-    return f"holds nothing but zeros in {zeros[0]!r}{suffix}" if zeros else ""
+    return f"holds nothing but zeros in {_name_first(zeros)}" if zeros else ""
 
 
 def _describe_integer_weights(path: str, revision: str | None) -> str:

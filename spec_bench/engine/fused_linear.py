@@ -25,13 +25,12 @@ class FusedPart(nn.Linear):
     rows: slice
 
     def forward(self, input: Tensor) -> Tensor:
-        product: Tensor = self.whole[0].forward(input)
-        return product[..., self.rows]
+        return self.whole[0].forward(input)[..., self.rows]
 
 
 def fuse_linear_groups(module: nn.Module) -> int:
-    """Fuses the groups of a model's plain linear layers, in place, and frees their old memory;
-    returns the number of groups.
+    """Fuses the groups of a model's linear layers, in place, and frees their old memory; returns
+    the number of groups. ``plain.can_run_plainly`` has found that their weights are plain.
     """
     count = 0
     for block in module.modules():
@@ -58,19 +57,9 @@ def fuse_linear_groups(module: nn.Module) -> int:
 
 
 def _can_fuse(layers: Sequence[Any]) -> bool:
-    """Returns whether these are plain layers of the same input width, dtype and device, all with a
-    bias or all without.
+    """Returns whether these are linear layers of the same dtype without hooks, such as those of a
+    split model, all with a bias or all without.
     """
     if any(type(layer) is not nn.Linear or layer._forward_hooks for layer in layers):
         return False
-    kinds = {
-        (layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None)
-        for layer in layers
-    }
-    plain = all(is_plain_weight(layer.weight) and "forward" not in vars(layer) for layer in layers)
-    return plain and len(kinds) == 1
-
-
-def is_plain_weight(weight: Tensor) -> bool:
-    """Returns whether a weight is not quantised, split over processes or still to be loaded."""
-    return type(weight.data) is Tensor and not weight.is_meta
+    return len({(layer.weight.dtype, layer.bias is None) for layer in layers}) == 1

@@ -16,9 +16,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
@@ -205,11 +207,9 @@ def _pad_requests(
     requests: Sequence[Request], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pads prompts on the left to [R, T]; also returns a mask of the text's tokens, [R, T]."""
-    longest = max(len(request.prompt_ids) for request in requests)
-    gaps = [longest - len(request.prompt_ids) for request in requests]
-    ids = [[0] * gap + list(r.prompt_ids) for gap, r in zip(gaps, requests, strict=True)]
-    text = [[0] * gap + [1] * (longest - gap) for gap in gaps]
-    return torch.tensor(ids, device=device), torch.tensor(text, device=device)
+    texts = [torch.tensor(request.prompt_ids) for request in requests]
+    pad_left = partial(pad_sequence, batch_first=True, padding_side="left")
+    return pad_left(texts).to(device), pad_left(list(map(torch.ones_like, texts))).to(device)
 
 
 def _cut_answer(answer: Sequence[int], request: Request) -> list[int]:

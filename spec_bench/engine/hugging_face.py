@@ -54,18 +54,17 @@ class HuggingFaceModel:
         self.plain = PlainModel.build(self.module, COMPILE[self.compile])
         self.fused = COMPILE[self.compile] is not None  # whether its passes are compiled
         if self.fused and self.plain is None:
-            kind = type(self.module).__name__
             log.warning(
                 "engine.compile=%s: passes are not fused: blocks of %s are not known to compile",
                 self.compile,
-                kind,
+                type(self.module).__name__,
             )
             self.fused = False
         # The cache's argument has another name since transformers 5.24.
         takes = signature(type(self.module).forward).parameters
         self.cache_name = "cache" if "cache" in takes else "past_key_values"
         self._layouts = self._probe_layer_layouts()
-        self._kernels = all(
+        has_kernels = all(
             has_attention_kernels(layout.device, layout.key_dim, layout.value_dim)
             for layout in self._layouts
         )
@@ -74,7 +73,7 @@ class HuggingFaceModel:
         self.blocks: int = config.num_hidden_layers
         self.recorder: GraphRecorder | None = None
         # Attention over a longer prefix is split, which reads the keys sooner than a masked pass.
-        self.split_from = FROM if self._kernels and supports_spans(self.module) else None
+        self.split_from = FROM if has_kernels and supports_spans(self.module) else None
         on_device = all(layout.device == self.device for layout in self._layouts)
         if not self.compile.startswith("static") or self.device.type != "cuda" or not on_device:
             return
@@ -124,7 +123,7 @@ class HuggingFaceModel:
 
     def project(self, hidden: Tensor) -> Tensor:
         output_layer = self.module.get_output_embeddings()
-        logits: Tensor = output_layer(hidden.to(output_layer.weight.device))
+        logits = output_layer(hidden.to(output_layer.weight.device))
         return logits[..., : self.vocab_size].to(self.device)
 
     def allocate(self, rows: int, slots: int) -> SlotCache:

@@ -8,13 +8,11 @@ different slots but the same position.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    PretrainedConfig,
-)
+from transformers import PretrainedConfig
 
 from spec_bench.core.host_device import cached_constant
 from spec_bench.engine.split_attention import ALIGNED, compute_span
@@ -89,7 +87,7 @@ class LayerMaskMaker:
         bool: a single mask, or a dict by kind of layer. If ``shared`` leading slots lie on every
         path, masks may be split, with a ``span``.
         """
-        masks_by_key: dict[str | None, Tensor] = {}  # kinds that see all slots share a mask
+        masks_by_key: dict[str | None, Any] = {}  # kinds that see all slots share a mask
         masks = {}
         for kind in self.kinds:
             setting = REACH[kind]
@@ -103,16 +101,12 @@ class LayerMaskMaker:
                 layer_visible = (
                     visible if reach is None else apply_window(visible, reach, chunked=chunked)
                 )
-                span = (
-                    compute_span(shared, layer_visible.shape[-1], reach, chunked=chunked)
-                    if shared
-                    else None
-                )
-                masks_by_key[key] = self.make_additive_mask(
-                    layer_visible if span is None else span.select_partly_masked(layer_visible, 2)
-                )
-                if span is not None:
-                    cast(Any, masks_by_key[key]).span = span
+                if shared:
+                    span = compute_span(shared, visible.shape[-1], reach, chunked=chunked)
+                    layer_visible = span.select_partly_masked(layer_visible)
+                masks_by_key[key] = self.make_additive_mask(layer_visible)
+                if shared:
+                    masks_by_key[key].span = span
             masks[kind] = masks_by_key[key]
         return masks if len(masks) > 1 else masks[self.kinds[0]]
 
@@ -149,10 +143,8 @@ def apply_window(visible: Tensor, reach: int, *, chunked: bool = False) -> Tenso
 @contextmanager
 def temporarily_shorten_windows(config: PretrainedConfig, reach: int) -> Iterator[None]:
     """Shortens a model's windows and chunks to ``reach`` tokens in this block."""
-    original: dict[str, Any] = {
-        name: getattr(config, name, None) for name in REACH.values() if name
-    }
-    original = {name: value for name, value in original.items() if value is not None}
+    names = [name for name in REACH.values() if name and getattr(config, name, None) is not None]
+    original = {name: getattr(config, name) for name in names}
     try:
         for name, value in original.items():
             setattr(config, name, min(reach, value))

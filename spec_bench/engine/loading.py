@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import (
@@ -68,7 +68,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     product_ways = pack_linear_layers(module, join_groups=plain)
     if not product_ways:
         store_weights_by_column(module)
-    if cast(Any, module.get_input_embeddings()).weight.is_cuda:
+    if module.get_input_embeddings().weight.is_cuda:
         install_grouped_attention(module)
         if plain:
             fuse_linear_groups(module)
@@ -114,7 +114,7 @@ def wrap_and_probe(module: PreTrainedModel, name: str, compile: str) -> HuggingF
     with it would be wrong.
     """
     try:
-        embedding = cast(Any, module.get_input_embeddings()).weight
+        embedding = module.get_input_embeddings().weight
         model = HuggingFaceModel(module, embedding.shape[0], embedding.device, compile)
         check_cached_answers(model)
     except torch.OutOfMemoryError:

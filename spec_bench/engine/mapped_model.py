@@ -223,18 +223,9 @@ def cut_output_layer(module: PreTrainedModel, ids: Sequence[int]) -> None:
             f"got {max(ids)}"
         )
     index = torch.tensor(ids, device=output_layer.weight.device)
-    bias = output_layer.bias is not None
-    cut = nn.Linear(
-        output_layer.weight.shape[1],
-        len(ids),
-        bias,
-        output_layer.weight.device,
-        output_layer.weight.dtype,
-    )
-    cut.weight.data.copy_(output_layer.weight.data[index])
-    if bias:
-        cut.bias.data.copy_(output_layer.bias.data[index])
-    module.set_output_embeddings(cut)
+    output_layer.out_features = len(ids)
+    for name, parameter in [*output_layer.named_parameters()]:  # weight, and bias if it has one
+        setattr(output_layer, name, nn.Parameter(parameter.data[index]))
 
 
 def fit_draft_to_vocabulary(

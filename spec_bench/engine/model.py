@@ -47,14 +47,9 @@ class ForwardTimer:
         if torch.cuda.is_current_stream_capturing():
             return None
         event = torch.cuda.Event(enable_timing=True)
-        event.record(self._get_current_stream())
+        # the passes' stream; without it the event would be recorded on the first GPU
+        event.record(torch.cuda.current_stream(self._device))
         return event
-
-    def _get_current_stream(self) -> torch.cuda.Stream:
-        """Returns the stream of the passes; without it an event would be
-        recorded on the first GPU.
-        """
-        return torch.cuda.current_stream(self._device)
 
     def take_s(self) -> float:
         """Returns the seconds since the last call; waits for the device."""

@@ -22,7 +22,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from spec_bench.core.host_device import cached_arange, register_constant
 from spec_bench.engine.attention import NAME, SPLIT
-from spec_bench.engine.fused_linear import FusedPart, is_plain_weight
+from spec_bench.engine.fused_linear import FusedPart
 from spec_bench.engine.products import PackedLinear
 from spec_bench.engine.recorder import WAITING_ROPE
 
@@ -48,12 +48,12 @@ _PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm",
 _ATTENTION = ("sdpa", NAME, SPLIT)  # attention functions that take an additive mask
 
 
-def _get_class_name(part: object) -> str:
-    return f"{type(part).__module__}.{type(part).__qualname__}"
+def _get_class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 _SHARED = {
-    f"{kind.__module__}.{kind.__qualname__}"
+    _get_class_name(kind)
     for kind in (
         nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, type(ACT2FN["silu"]),
         FusedPart, PackedLinear,
@@ -70,12 +70,17 @@ def can_run_plainly(module: nn.Module) -> bool:
     names = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
     return (
         all(
-            _get_class_name(part) in names and "forward" not in vars(part)
+            _get_class_name(type(part)) in names and "forward" not in vars(part)
             for part in module.modules()
         )
         and all(map(is_plain_weight, module.parameters()))
         and len({weight.device for weight in module.parameters()}) == 1
     )
+
+
+def is_plain_weight(weight: Tensor) -> bool:
+    """Returns whether a weight is not quantised, split over processes or still to be loaded."""
+    return type(weight.data) is Tensor and not weight.is_meta
 
 
 def _make_product(*layers: Any) -> Callable[[Tensor], Tensor]:
@@ -88,8 +93,7 @@ def _make_product(*layers: Any) -> Callable[[Tensor], Tensor]:
     if type(layers[0]).forward is nn.Linear.forward:
         weight, bias = layers[0].weight, layers[0].bias
         return lambda x: linear(x, weight, bias)
-    multiply: Callable[[Tensor], Tensor] = layers[0].forward
-    return multiply
+    return layers[0].forward
 
 
 def _make_norm(norm: Any) -> Callable[[Tensor], Tensor]:
@@ -99,19 +103,18 @@ def _make_norm(norm: Any) -> Callable[[Tensor], Tensor]:
     weight, epsilon = norm.weight, norm.variance_epsilon
     if weight.dtype == torch.float32 or weight.device.type == "cuda":
         return lambda x: rms_norm(x, weight.shape, weight, epsilon)
-    forward: Callable[[Tensor], Tensor] = norm.forward
-    return forward
+    return norm.forward
 
 
 class PlainBlock:
     """A decoder block: attention and a gated product, each added to its input."""
 
     def __init__(self, block: Any) -> None:
-        self.attention, mlp = block.self_attn, block.mlp
+        attention, mlp = block.self_attn, block.mlp
+        self.attention = attention
         self.input_norm, self.mlp_norm = map(
             _make_norm, (block.input_layernorm, block.post_attention_layernorm)
         )
-        attention = self.attention
         self.head_dim = attention.head_dim
         self.key_heads = attention.k_proj.out_features // self.head_dim
         self.query_heads = attention.q_proj.out_features // self.head_dim

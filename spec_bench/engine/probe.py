@@ -65,16 +65,12 @@ def check_cached_answers(model: HuggingFaceModel) -> None:
     ones or are not finite.
     """
     config = model.module.config.get_text_config()
-    with (
-        torch.inference_mode(),
-        model.uncompiled_and_untimed(),
-        temporarily_shorten_windows(config, SHORT),
-    ):
-        worst = _find_worst_node(model, SHORT)
-    longest = model.masks.longest_window
-    if worst and longest and SHORT < longest <= LONGEST:
-        # The module may not read its window at every pass, so the window's own length is tried.
-        with torch.inference_mode(), model.uncompiled_and_untimed():
+    with torch.inference_mode(), model.uncompiled_and_untimed():
+        with temporarily_shorten_windows(config, SHORT):
+            worst = _find_worst_node(model, SHORT)
+        longest = model.masks.longest_window
+        if worst and longest and SHORT < longest <= LONGEST:
+            # The module may not read its window at every pass, so its own length is tried.
             worst = _find_worst_node(model, longest)
     if worst and model.plain is not None:
         log.warning("its modules are called: %s plain blocks differ by %.2g", *worst[:2])

@@ -60,7 +60,7 @@ def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, method: 
     count = len(rows)
     if method == PADDED:
         rows = pad(rows, (0, 0, 0, max(0, _FULL - count)))
-    output: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+    output = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
     return output[:count]
 
 
@@ -103,8 +103,7 @@ def read_available_memory_bytes() -> int:
 
 
 def _pack_weight(weight: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _LAYOUT)
-    return packed
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _LAYOUT)
 
 
 def find_fastest_ways(weights: Sequence[Tensor]) -> Ways:
@@ -203,14 +202,14 @@ def store_weights_by_column(module: nn.Module) -> int:
     """
     if not torch.backends.mkl.is_available():
         return 0
-    weights = [part.weight for part in module.modules() if isinstance(part, nn.Linear)]
-    large = {
-        id(weight): weight
+    weights = {part.weight for part in module.modules() if isinstance(part, nn.Linear)}
+    large = [
+        weight
         for weight in weights
         if _is_plain_on_cpu(weight, torch.float32)
         and weight.is_contiguous()
         and weight.numel() >= SMALLEST
-    }
-    for weight in large.values():
+    ]
+    for weight in large:
         weight.data = weight.data.t().contiguous().t()
     return len(large)

@@ -28,13 +28,15 @@ class VisibleSpan:
     unmasked_start: int  # the first slot that all tokens see
     unmasked_end: int  # the slot after the last slot that all tokens see
 
-    def select_partly_masked(self, values: Tensor, dim: int) -> Tensor:
-        """Selects the slots that need a mask: visible slots before and after the unmasked range."""
-        tail = values.narrow(dim, self.unmasked_end, values.shape[dim] - self.unmasked_end)
+    def select_partly_masked(self, values: Tensor) -> Tensor:
+        """Selects the slots, on the third axis, that need a mask: visible slots before and after
+        the unmasked range.
+        """
+        tail = values.narrow(2, self.unmasked_end, values.shape[2] - self.unmasked_end)
         if self.visible_start == self.unmasked_start:
             return tail
-        edge = values.narrow(dim, self.visible_start, self.unmasked_start - self.visible_start)
-        return torch.cat([edge, tail], dim=dim)
+        edge = values.narrow(2, self.visible_start, self.unmasked_start - self.visible_start)
+        return torch.cat([edge, tail], dim=2)
 
 
 def compute_span(
@@ -73,8 +75,8 @@ def attend_split_by_span(
     """
     masked_part = attend_with_log_sums(
         query,
-        span.select_partly_masked(key, 2),
-        span.select_partly_masked(value, 2),
+        span.select_partly_masked(key),
+        span.select_partly_masked(value),
         scale,
         mask,
     )
@@ -109,14 +111,13 @@ def attend_with_log_sums(
     """
     aten = torch.ops.aten
     if query.device.type == "cpu":
-        output, total = aten._scaled_dot_product_flash_attention_for_cpu(
+        return aten._scaled_dot_product_flash_attention_for_cpu(
             query,
             key,
             value,
             attn_mask=mask,
             scale=scale,
         )
-        return output, total
     if mask is None and query.dtype in _HALVES:
         outputs = aten._scaled_dot_product_flash_attention(query, key, value, scale=scale)
     else:

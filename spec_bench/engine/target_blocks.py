@@ -97,12 +97,10 @@ def make_block_view(model: LanguageModel, places: Sequence[int]) -> LanguageMode
     last layer. It shares the weights and has its own cache. A view of the first blocks computes bit
     for bit what the model's blocks do.
 
-    Raises UsageError if the model lacks one of the blocks, or if its blocks cannot be identified.
+    Raises UsageError if the model's blocks cannot be identified.
     """
     if not isinstance(model, HuggingFaceModel):
         raise UsageError("only a model of transformers can draft with blocks of its own")
-    if max(places) >= model.blocks:
-        raise UsageError(f"the target has blocks 0 to {model.blocks - 1}, got {max(places)}")
     name = f"blocks {', '.join(map(str, places))} of the target"
     view = wrap_and_probe(_keep_blocks(model.module, places), name, model.compile)
     view.vocab_size = model.vocab_size
@@ -111,46 +109,25 @@ def make_block_view(model: LanguageModel, places: Sequence[int]) -> LanguageMode
 
 
 def _keep_blocks(module: Any, places: Sequence[int]) -> Any:
-    """Copies a module with only some blocks. Raises UsageError if its blocks are not one list."""
-    config = copy.deepcopy(module.config)
-    text = config.get_text_config()
-    lists = find_block_lists(module, text.num_hidden_layers)
-    if len(lists) != 1 or text is not config:
+    """Copies a module with only some blocks; the copy shares the tensors. Raises UsageError if its
+    blocks are not one list.
+    """
+    config = module.config
+    lists = find_block_lists(module, config.get_text_config().num_hidden_layers)
+    if len(lists) != 1 or config.get_text_config() is not config:
         raise UsageError(f"{type(module).__name__}: its blocks are not one list")
-    config.num_hidden_layers = len(places)
+    shared: list[Any] = [*module.parameters(), *module.buffers()]
+    for part in module.modules():  # packed matrices, and the layers of which parts were fused
+        shared += [value for value in vars(part).values() if isinstance(value, Tensor | tuple)]
+    view = copy.deepcopy(module, {id(value): value for value in shared})
+    view.config.num_hidden_layers = len(places)
     if getattr(config, "layer_types", None):
-        config.layer_types = [config.layer_types[place] for place in places]
-    old = module.get_submodule(lists[0])
-    replacement: Any = nn.ModuleList(
-        _copy_with_layer_index(old[place], new) for new, place in enumerate(places)
-    )
-    names = lists[0].split(".")
-    for depth in reversed(range(len(names))):
-        owner = module.get_submodule(".".join(names[:depth]))
-        replacement = _copy_with_parts(owner, {names[depth]: replacement})
-        replacement.config = config
-    return replacement
-
-
-def _copy_with_layer_index(module: Any, place: int) -> Any:
-    """Copies a block so that its attention caches keys and values at ``place``."""
-    parts = {
-        name: _copy_with_layer_index(part, place)
-        for name, part in module._modules.items()
-        if part is not None and any(hasattr(child, "layer_idx") for child in part.modules())
-    }
-    block = _copy_with_parts(module, parts)
-    if hasattr(module, "layer_idx"):
-        block.layer_idx = place
-    return block
-
-
-def _copy_with_parts(module: Any, parts: dict[str, Any]) -> Any:
-    """Copies a module with some parts replaced; it shares all others."""
-    copied_module = copy.copy(module)
-    if (
-        getattr(vars(copied_module).get("forward"), "__self__", None) is module
-    ):  # transformers 5.0 leaves it
-        del vars(copied_module)["forward"]
-    vars(copied_module)["_modules"] = {**module._modules, **parts}
-    return copied_module
+        view.config.layer_types = [config.layer_types[place] for place in places]
+    owner, _, name = lists[0].rpartition(".")
+    blocks = view.get_submodule(lists[0])
+    setattr(view.get_submodule(owner), name, nn.ModuleList(blocks[place] for place in places))
+    for index, place in enumerate(places):
+        for part in blocks[place].modules():
+            if hasattr(part, "layer_idx"):
+                part.layer_idx = index  # the layer of the cache
+    return view

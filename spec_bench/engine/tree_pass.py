@@ -5,6 +5,7 @@ In a row with ``length`` cached tokens, node i of the tree has slot ``length + i
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.functional import pad
 
 from spec_bench.core.host_device import HostDeviceInts, cached_arange, cached_constant
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.cache import CachePool
+from spec_bench.engine.cache import CachePool, adjacent_slots
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 
 PREFILL_CHUNK = 512
@@ -71,15 +72,15 @@ def run_causal_tokens(
     states [R, T, D] if ``needs_hidden`` names some.
     """
     starts = HostDeviceInts.wrap(starts)
-    positions = starts.get_tensor(model.device).unsqueeze(1) + cached_arange(
-        tokens.shape[1], model.device
-    )
+    count = tokens.shape[1]
+    positions = adjacent_slots(starts, count, model.device)
+    slots = cached_arange(max(starts) + count, model.device)
     return model.forward(
         cache,
         starts,
         tokens,
         positions,
-        make_causal_visibility(positions, max(starts) + tokens.shape[1]),
+        slots <= positions.unsqueeze(-1),
         row=row,
         logits_to_keep=logits_to_keep,
         needs_hidden=needs_hidden,
@@ -159,48 +160,20 @@ def make_tree_mask(
     return visible[:, nodes, : max(lengths) + columns].scatter_(2, slots, ancestors)
 
 
-def run_under_ancestors(
-    model: LanguageModel,
-    cache: object,
-    lengths: list[int],
-    starts: list[int],
-    tokens: Tensor,
-    positions: Tensor,
-    ancestors: Tensor,
-) -> ForwardOutput:
-    """Runs nodes [R, T], stored at slots ``starts`` [R] and after, with the mask of
-    ``make_tree_mask``. Returns logits [R, T, V].
-    """
-    host_lengths = HostDeviceInts.wrap(lengths)
-    visible = make_tree_mask(host_lengths, ancestors)
-    return model.forward(cache, starts, tokens, positions, visible, shared=host_lengths.lower_bound)
-
-
-def make_causal_visibility(positions: Tensor, slots: int) -> Tensor:
-    """Makes a causal mask [R, T, slots] for tokens whose slots equal their positions."""
-    return cached_arange(slots, positions.device) <= positions.unsqueeze(-1)
-
-
+@dataclass
 class TreeScorer:
     """Runs the target with tree attention: a cache row per sequence, and every node once."""
 
     rows_per_sequence = 1  # cache rows per sequence
 
-    def __init__(
-        self,
-        target: LanguageModel,
-        pool: CachePool,
-        *,
-        needs_hidden: Layers = (),
-    ) -> None:
-        self._target = target
-        self._pool = pool
-        self.needs_hidden = needs_hidden
-        self.cache: Any = None
+    target: LanguageModel
+    pool: CachePool
+    needs_hidden: Layers = ()
+    cache: Any = None
 
     def reserve(self, rows: int, slots: int) -> None:
         """Grows the cache to ``rows`` sequences of ``slots`` tokens, tree included."""
-        self.cache = self._pool.get_or_grow_cache("target", self._target, rows, slots)
+        self.cache = self.pool.get_or_grow_cache("target", self.target, rows, slots)
 
     def prefill(
         self,
@@ -211,19 +184,18 @@ class TreeScorer:
         """Runs a prompt without its last token; passes its hidden states, if needed, to
         ``on_hidden``.
         """
-        prefill(self._target, self.cache, row, tokens, self.needs_hidden, on_hidden)
+        prefill(self.target, self.cache, row, tokens, self.needs_hidden, on_hidden)
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         """Computes logits [R, N, V] at every node, and hidden states [R, N, D] if needed, after
         ``lengths`` [R] committed tokens.
         """
-        nodes = slice(0, tree.shape.size)
         return run_nodes(
-            self._target,
+            self.target,
             self.cache,
             tree,
             lengths,
-            nodes,
+            slice(0, tree.shape.size),
             needs_hidden=self.needs_hidden,
         )
 
@@ -276,7 +248,7 @@ class PathScorer(TreeScorer):
         *,
         needs_hidden: Layers = (),
     ) -> None:
-        super().__init__(target, pool, needs_hidden=needs_hidden)
+        super().__init__(target, pool, needs_hidden)
         self._shape = shape
         self._paths = self.rows_per_sequence = shape.levels[-1] if shape.levels else 1
         counts = (1, *shape.levels)
@@ -292,7 +264,7 @@ class PathScorer(TreeScorer):
         )
 
     def reserve(self, rows: int, slots: int) -> None:
-        self.cache = self._pool.get_or_grow_cache("target", self._target, rows * self._paths, slots)
+        self.cache = self.pool.get_or_grow_cache("target", self.target, rows * self._paths, slots)
 
     def prefill(
         self,
@@ -301,7 +273,7 @@ class PathScorer(TreeScorer):
         on_hidden: HiddenCallback = ignore_hidden,
     ) -> None:
         first_path = row * self._paths
-        prefill(self._target, self.cache, first_path, tokens, self.needs_hidden, on_hidden)
+        prefill(self.target, self.cache, first_path, tokens, self.needs_hidden, on_hidden)
         for copy in range(first_path + 1, first_path + self._paths):
             self.cache.move_row(first_path, copy, len(tokens))
 
@@ -309,14 +281,13 @@ class PathScorer(TreeScorer):
         nodes = cached_constant(self._nodes, tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
         starts = HostDeviceInts.wrap(lengths).repeat_interleave(self._paths)
-        layers = self.needs_hidden
         output = run_causal_tokens(
-            self._target,
+            self.target,
             self.cache,
             starts,
             tokens,
             logits_to_keep=0,
-            needs_hidden=layers,
+            needs_hidden=self.needs_hidden,
         )
         depth = cached_constant(self._shape.node_depths, tokens.device)
         path = cached_constant(self._first_path, tokens.device)

@@ -222,9 +222,8 @@ def build_best_tree(
         run_index = pad(run_places.gather(1, order + 1), (1, 0)).unsqueeze(-1)
         run_log_q = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
         node_log_q = run_log_q.gather(1, run_index.expand(-1, -1, run_log_q.shape[-1]))
-    shape = VariableLevelShape.build(
-        count, max_depth, children, max(frontier_tree.shape.levels, default=1)
-    )
+    max_parents = max(frontier_tree.shape.levels, default=1)
+    shape = VariableLevelShape((count,) * max_depth, children, max_parents=max_parents)
     tree = Tree.from_nodes(
         shape,
         frontier_tree.tokens[:, 0],

@@ -92,7 +92,7 @@ def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level():
     parent = torch.tensor([[0, 0, 2], [0, 1, 2]])
     depth = torch.tensor([[1, 1, 2], [1, 2, 3]])
     there = torch.tensor([[True, True, True], [True, True, False]])
-    shape = VariableLevelShape.build(3, 3, (2, 2, 2), max_parents=1)
+    shape = VariableLevelShape((3, 3, 3), (2, 2, 2))
     tree = Tree.from_nodes(shape, torch.tensor([9, 9]), (tokens, parent, depth, there), None)
     assert tree.tokens.tolist() == [[9, 5, 6, 7], [9, 5, 7, 8]]
     assert tree.ancestors.int().tolist() == [

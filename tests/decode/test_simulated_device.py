@@ -198,7 +198,7 @@ def uncommitted(own, lengths, nodes):
 def fewer_nodes(graph, known):
     """A replay says of every tree that it has one node less."""
     lines = run(graph, known)
-    if graph._replay is not graph._iteration:
+    if not graph.is_called:
         for line in lines:
             line[1 + 3 * (graph.layout.depth + 1)] -= 1
     return lines
@@ -207,7 +207,7 @@ def fewer_nodes(graph, known):
 def unlikely(graph, known):
     """A replay says of every token that it was certain."""
     lines, width = run(graph, known), graph.layout.depth + 1
-    if graph._replay is not graph._iteration:
+    if not graph.is_called:
         for line in lines:
             line[1 + 2 * width : 1 + 3 * width] = [0.0] * width
     return lines

@@ -28,7 +28,7 @@ import torch._dynamo  # before anything is replaced
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from spec_bench.engine import fused_linear, plain
+from spec_bench.engine import plain
 from tests.simcuda.graphs import SimPool, SimPools, graph_answers, leaves, mapped, refuse
 
 DEVICE = torch.device("cuda:0")
@@ -290,7 +290,7 @@ class SimCuda(TorchDispatchMode):
             for owner, replaced in (
                 (torch.cuda, answers(self) | graph_answers(self)),
                 (torch, everywhere),
-                *((module, {"is_plain_weight": is_loaded}) for module in (fused_linear, plain)),
+                (plain, {"is_plain_weight": is_loaded}),
             ):
                 for name, value in replaced.items():
                     self._stack.enter_context(mock.patch.object(owner, name, value, create=True))
