@@ -25,7 +25,7 @@ from spec_bench.jobs.job.session import index_timings, select_paired_timings
 from spec_bench.metrics import CellRecords, metric, summarise
 from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST
 from spec_bench.records import parquet
-from spec_bench.records.parquet import AGAIN, PackedRecords
+from spec_bench.records.parquet import RETIMED_SUFFIX, PackedRecords
 from spec_bench.records.types import Generation, Reason, format_reasons, parse_reasons
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS
@@ -126,7 +126,7 @@ def _read_cell(records: PackedRecords, rows: list[TextRow], row: TextRow) -> Cel
 
 def _read_timings(records: PackedRecords, row: Mapping[str, str]) -> Iterator[Generation]:
     """Reads a cell's generations, and those that later sessions timed again."""
-    for run_id in (row["run_id"], f"{row['run_id']}{AGAIN}"):
+    for run_id in (row["run_id"], f"{row['run_id']}{RETIMED_SUFFIX}"):
         yield from records.get_generations(run_id)
 
 

@@ -105,7 +105,7 @@ def _line(
     mine, theirs = (records(plan.results, str(each["run_id"])) for each in (own, row))
     same = sum(each.tokens == mine[name].tokens for name, each in theirs.items())
     calls = sum(len(each.steps) for each in theirs.values())
-    decoded = sum(each.decoded for each in theirs.values())
+    decoded = sum(each.tokens_in_decode_s for each in theirs.values())
     counted = row["block_efficiency_source"] != "stream"
     told = "" if counters is None else f"{(counters[0] - len(theirs)) / counters[1]:.3f}"
     return [
@@ -129,7 +129,7 @@ def _later(answers: Mapping[str, Generation]) -> float:
 def records(results: Path, run_id: str) -> dict[str, Generation]:
     """A cell's answers by prompt."""
     path = files.get_run_folder(results, run_id) / files.GENERATIONS
-    return {each.prompt_id: each for each in cell_folder.read_valid_generations(path)}
+    return {each.prompt_id: each for each in cell_folder.read_generations_skipping_damaged(path)}
 
 
 def with_ends(row: Mapping[str, Any], name: str) -> str:

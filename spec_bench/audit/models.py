@@ -221,7 +221,7 @@ def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple
     """Encodes plain texts without a template, and a task's prompts as a job does."""
     if isinstance(prompts, Sequence):
         return [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
-    return prompts.encode_asked_turns(prompts.read_examples(), tokenizer)
+    return prompts.encode_asked_turns_but_failing(prompts.read_examples(), tokenizer)
 
 
 def audit_named_server(

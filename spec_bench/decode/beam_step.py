@@ -221,7 +221,7 @@ class BeamRow(AnswerRow):
         """Ends the row with the answer up to its first stop, and limits the steps' delivered
         tokens to the answer's.
         """
-        end = self.request.find_end(uncut_answer)
+        end = self.request.count_tokens_to_end(uncut_answer)
         self.answer = tuple(uncut_answer[:end])
         self.log_likelihood = log_likelihood if len(self.answer) == len(uncut_answer) else None
         self.finish = "length" if end is None else "stop"

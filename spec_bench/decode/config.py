@@ -349,9 +349,11 @@ def read_decoder(
             raise UsageError(
                 f"tree_attention must be true or false, got {format_value(tree_attention)}"
             )
-        tree = policy.read(tree_block, "policy", "tree").adapt_to_attention(tree_attention)
-        drafter_config = drafter.read(drafter_block, "kind", "drafter")
-        verifier_config = rule.read(verifier_block, "rule", "verifier")
+        tree = policy.build_from_block(tree_block, "policy", "tree").adapt_to_attention(
+            tree_attention
+        )
+        drafter_config = drafter.build_from_block(drafter_block, "kind", "drafter")
+        verifier_config = rule.build_from_block(verifier_block, "rule", "verifier")
     config = DecoderConfig(name, drafter_config, tree, verifier_config, tree_attention)
     config.refuse_unfit_siblings(settings or SamplingSettings())
     return config

@@ -124,7 +124,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
                 tokens,
                 self.assistance,
             )
-            row.finish = "length" if row.request.find_end(tokens) is None else "stop"
+            row.finish = "length" if row.request.count_tokens_to_end(tokens) is None else "stop"
         drafting_s, verifying_s = self._forward_s
         self._forward_s = drafting_s + result.forward_s[0], verifying_s + result.forward_s[1]
         return sum(len(tokens) for tokens in result.answers)

@@ -158,7 +158,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         queue = deque(requests[self.rows :])
         clock.share_prefill_wall_time(active)
         if meter:
-            meter.begin()
+            meter.begin_window()
         clock.start_decoding()
         while active:
             token_count = self.step(active)
@@ -173,7 +173,7 @@ class DecodingLoop(ABC, Generic[RowType]):
                 clock.share_prefill_wall_time(active[-1:])
         clock.pause_decoding()
         if meter:
-            meter.end()
+            meter.end_window()
         return [
             replace(
                 row.make_generation(*clock.get_row_seconds(row)), latency_s=clock.latency_s(row)

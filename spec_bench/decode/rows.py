@@ -93,7 +93,7 @@ class Row(AnswerRow):
         call count for block efficiency and are dropped.
         """
         old_count = len(self.delivered)
-        end = self.request.find_end([*self.delivered, *new_tokens], old_count)
+        end = self.request.count_tokens_to_end([*self.delivered, *new_tokens], old_count)
         for token, log_prob in zip(new_tokens, log_probs, strict=True):
             self.delivered.append(token)
             self.log_likelihood += log_prob

@@ -105,7 +105,7 @@ def run_generate(
 
         def find_ended(texts: torch.Tensor, *args: Any) -> torch.Tensor:
             rows = zip(requests, texts[:, prompt:].tolist(), strict=True)
-            ends = [request.find_end(answer) is not None for request, answer in rows]
+            ends = [request.count_tokens_to_end(answer) is not None for request, answer in rows]
             return torch.tensor(ends, device=texts.device)
 
         try:
@@ -214,7 +214,7 @@ def _pad_requests(
 
 def _cut_answer(answer: Sequence[int], request: Request) -> list[int]:
     """Cuts an answer after its first stop or at its limit; what follows is padding."""
-    return list(answer[: request.find_end(answer)][: request.max_new_tokens])
+    return list(answer[: request.count_tokens_to_end(answer)][: request.max_new_tokens])
 
 
 @torch.inference_mode()

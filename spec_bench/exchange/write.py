@@ -67,7 +67,7 @@ def write_answers_per_repeat(
         cell_folder.require_row_of_these_models(run_folder, row)
         _require_recorded_tokenizer(run_folder)
     for row, run_folder, name in zip(rows, run_folders, names, strict=True):
-        generations = cell_folder.read_valid_generations(run_folder / files.GENERATIONS)
+        generations = cell_folder.read_generations_skipping_damaged(run_folder / files.GENERATIONS)
         if not generations:
             place = f"{str(run_folder)!r}: texts are kept there alone"
             raise UsageError(f"no generations of {name} in {place}")
@@ -93,7 +93,9 @@ def write_judged_questions(
         task = _read_settings(run_folder).get("task", {})
         if task.get("judged"):
             tasks[row["task"]] = task
-            generations = cell_folder.read_valid_generations(run_folder / files.GENERATIONS)
+            generations = cell_folder.read_generations_skipping_damaged(
+                run_folder / files.GENERATIONS
+            )
             asked_ids.setdefault(row["task"], set()).update(
                 answer.prompt_id for answer in generations
             )

@@ -20,9 +20,9 @@ from spec_bench.records.types import BUSY
 
 log = logging.getLogger(__name__)
 
-_CPUS = Path("/proc/cpuinfo")
+_CPU_INFO = Path("/proc/cpuinfo")
 _READ_BYTES = 16 * 1024  # some ten processors; on large machines the whole file takes milliseconds
-_CLOCK = b"cpu MHz"
+_CLOCK_LINE_START = b"cpu MHz"
 
 
 class LoadAndClockMonitor:
@@ -81,7 +81,7 @@ class LoadAndClockMonitor:
         )
         self._excess_wait_s += waited_s - BUSY * window_s
         if self._excess_wait_s > 1:
-            warn_once_of_busy_cores()
+            log_busy_cores_warning_once()
         with suppress(AttributeError, OSError):
             load = os.getloadavg()[0]
         if not self._cuda:
@@ -100,8 +100,8 @@ class LoadAndClockMonitor:
 
 
 @cache
-def warn_once_of_busy_cores() -> None:
-    """Warns, once per process, that other programs disturb the times."""
+def log_busy_cores_warning_once() -> None:
+    """Logs, once per process, a warning that other programs disturb the times."""
     log.warning(
         "other programs or jobs use this machine's cores, which disturbs times: rates measured so "
         "are marked and decide nothing"
@@ -123,7 +123,7 @@ def read_thread_waits_s() -> dict[str, float]:
     return {}
 
 
-def read_cpu_mhz(path: Path = _CPUS) -> float | None:
+def read_cpu_mhz(path: Path = _CPU_INFO) -> float | None:
     """Reads the mean clock in MHz of ``/proc/cpuinfo``'s first processors; None if unknown."""
     try:
         with path.open("rb", buffering=0) as stream:
@@ -131,7 +131,9 @@ def read_cpu_mhz(path: Path = _CPUS) -> float | None:
     except OSError:
         return None
     lines = text[: text.rfind(b"\n") + 1].splitlines()
-    clocks = [float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK)]
+    clocks = [
+        float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK_LINE_START)
+    ]
     return sum(clocks) / len(clocks) if clocks else None
 
 
@@ -146,7 +148,7 @@ class PeakMemoryMonitor:
         self._cuda = device.startswith("cuda")
         self.peak_bytes: int | None = None
 
-    def begin(self) -> None:
+    def begin_window(self) -> None:
         """Starts a window: resets torch's peaks, which may be those of other cells."""
         if self._cuda:
             import torch
@@ -154,7 +156,7 @@ class PeakMemoryMonitor:
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
 
-    def end(self) -> None:
+    def end_window(self) -> None:
         """Ends the window; keeps its peak, summed over devices, if it is the largest so far."""
         if self._cuda:
             import torch

@@ -26,7 +26,7 @@ from spec_bench.system.errors import UsageError
 
 Repeats = Sequence[Sequence[Generation]]
 
-_RATE: tuple[Summand, Summand] = (lambda g: g.decoded, lambda g: g.decode_s)
+_RATE: tuple[Summand, Summand] = (lambda g: g.tokens_in_decode_s, lambda g: g.decode_s)
 _SURPRISE: tuple[Summand, Summand] = (
     lambda g: None if g.log_likelihood is None else -g.log_likelihood,
     lambda g: g.delivered,
@@ -35,7 +35,7 @@ _RATIOS: Mapping[str, tuple[Summand, Summand]] = {
     "token_rate": _RATE,
     "token_rate_end_to_end": (lambda g: g.delivered, lambda g: g.prefill_s + g.decode_s),
     "host_overhead": (lambda g: g.decode_s - g.draft_s - g.target_s, lambda g: g.decode_s),
-    "energy_j_per_token": (lambda g: g.energy_j, lambda g: g.decoded),
+    "energy_j_per_token": (lambda g: g.energy_j, lambda g: g.tokens_in_decode_s),
     "latency_s": (lambda g: g.latency_s, lambda g: 1),
     "token_rate_per_request": (lambda g: g.delivered, lambda g: g.latency_s),
 }

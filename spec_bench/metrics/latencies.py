@@ -19,7 +19,9 @@ _AT_ONCE_S = 1e-4
 _SEEN: Mapping[str, Callable[[Generation, ServerChunks], list[float]]] = {
     "ttft_s": lambda _, delivery: [delivery.seconds[0]],
     "inter_token_s": lambda answer, delivery: (
-        [(delivery.seconds[-1] - delivery.seconds[0]) / answer.decoded] if answer.decoded else []
+        [(delivery.seconds[-1] - delivery.seconds[0]) / answer.tokens_in_decode_s]
+        if answer.tokens_in_decode_s
+        else []
     ),
     "chunk_gap_s": lambda _, delivery: [end - start for start, end in pairwise(delivery.seconds)],
     "latency_s": lambda _, delivery: [delivery.seconds[-1]],
@@ -64,7 +66,7 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
     def calls(generation: Generation) -> int:
         return len(generation.delivery.tokens) - 1 if generation.delivery else len(generation.steps)
 
-    sums = ratio_of_sums(generations, lambda g: g.decoded, calls)
+    sums = ratio_of_sums(generations, lambda g: g.tokens_in_decode_s, calls)
     return sums.value if sums else None
 
 

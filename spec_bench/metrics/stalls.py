@@ -44,13 +44,15 @@ def speedup_median(cell: CellRecords) -> Interval | None:
 def _compute_speed_ratio(generation: Generation, baseline: Generation) -> float | None:
     """Divides the baseline's seconds per token by ours; None if a side has no tokens or seconds."""
     if not (
-        generation.decoded
-        and baseline.decoded
+        generation.tokens_in_decode_s
+        and baseline.tokens_in_decode_s
         and generation.decode_s > 0
         and baseline.decode_s > 0
     ):
         return None
-    return (baseline.decode_s / baseline.decoded) / (generation.decode_s / generation.decoded)
+    return (baseline.decode_s / baseline.tokens_in_decode_s) / (
+        generation.decode_s / generation.tokens_in_decode_s
+    )
 
 
 @metric("stalls", of_cell=True)
@@ -128,7 +130,7 @@ def _compute_tokens_and_unstalled_s(
     many median calls.
     """
     usual = _median_call_s(repeats)
-    tokens = [[float(generation.decoded) for generation in repeat] for repeat in repeats]
+    tokens = [[float(generation.tokens_in_decode_s) for generation in repeat] for repeat in repeats]
     seconds = [
         [
             usual * len(g.steps) if is_stalled else g.decode_s

@@ -40,15 +40,15 @@ class GenerationArrays:
         self.__dict__[name] = values = self._lines[name].to_numpy()
         return values
 
-    def compute_terms(self, *terms: Callable[[Any], Any]) -> Array:
-        """Computes each line's terms of a metric's sums, (lines, terms), and caches them."""
+    def compute_line_terms(self, *terms: Callable[[Any], Any]) -> Array:
+        """Computes the terms of a metric's sums for each line, (lines, terms), and caches them."""
         if terms not in self._arrays_by_terms:
             arrays = np.broadcast_arrays(self.repeat, *(term(self) for term in terms))[1:]
             self._arrays_by_terms[terms] = np.stack(arrays, axis=1).astype(np.float64)
         return self._arrays_by_terms[terms]
 
     @property
-    def decoded(self) -> Array:
+    def tokens_in_decode_s(self) -> Array:
         """Number of tokens of each line, without those of a server's first chunk."""
         chunks = self._get_list_column("served_tokens")
         counts = _get_list_lengths(chunks)

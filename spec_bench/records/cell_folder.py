@@ -33,7 +33,7 @@ CODE_PARTS = ("rule", "tree policy", "drafter", "heads class")
 """Parts of a decoder that another package may define; their code is then part of its digests."""
 _DIGEST_DIGITS = 16  # hex digits of a model's digest in a row
 _FAULTS = (ValueError, KeyError, TypeError, OSError, RecursionError)
-_CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
+_CHECKSUMMED_LINE = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _compute_line_checksum(text: bytes, run_id: str) -> str:
 
 
 def _parse_generation_line(line: bytes, run_id: str, vocabulary_size: int | None) -> Generation:
-    if not (match := _CHECKED.fullmatch(line)):
+    if not (match := _CHECKSUMMED_LINE.fullmatch(line)):
         raise UsageError("it has no check, as a whole line has")
     text = match[1]
     check = match[2].decode()
@@ -121,24 +121,28 @@ def pack_valid_cell_folder(folder: Path) -> PackedRecords | None:
         require_result_fits_generations(folder, cell)
         if not cell:
             return None
-        return pack_cell(folder, cell, lines.generations)
+        return pack_cell_with_provenance(folder, cell, lines.generations)
     except _FAULTS as error:
         log.warning("%s", error)
         return None
 
 
-def pack_cell(
+def pack_cell_with_provenance(
     folder: Path, cell: Mapping[str, Any], generations: Sequence[Generation]
 ) -> PackedRecords:
-    """Packs a cell's generations with its origin, scores and later timings."""
+    """Packs a cell's generations with its scores, its later timings and, as their origin, the
+    provenance of its last start.
+    """
     origin = (cell.get("starts") or [None])[-1]
     return pack_generations(
         folder.name, generations, origin, cell.get("scores"), read_retimed_generations(folder)
     )
 
 
-def read_valid_generations(path: Path) -> list[Generation]:
-    """Reads a cell's valid generations in the file's order; logs the first damaged line."""
+def read_generations_skipping_damaged(path: Path) -> list[Generation]:
+    """Reads a cell's generations in the file's order, without damaged lines; logs the first of
+    these.
+    """
     lines = read_generation_lines(path)
     if lines.faults:
         log.warning("%s: %s", path, lines.faults[0])
@@ -150,7 +154,7 @@ def read_retimed_generations(folder: Path) -> list[Generation]:
     return [
         generation
         for path in files.find_retimed_paths(folder)
-        for generation in read_valid_generations(path)
+        for generation in read_generations_skipping_damaged(path)
     ]
 
 

@@ -50,8 +50,8 @@ class StopCriteria:
         self._reach = _MARGIN + max((len(text.encode()) for text in self.stop_texts), default=0)
 
     @property
-    def end_names(self) -> list[str]:
-        """Names of the ends: tokens, then texts."""
+    def token_and_text_names(self) -> list[str]:
+        """Names of the end tokens, then of the stop texts."""
         texts = ("newline" if text == "\n" else json.dumps(text) for text in self.stop_texts)
         return [*self._tokens, *texts]
 
@@ -59,7 +59,9 @@ class StopCriteria:
     def rule_text(self) -> str:
         """All ends in one text, with ``eos`` for the tokenizer's own: ``eos+newline``."""
         eos_id = getattr(self._tokenizer, "eos_token_id", None)
-        return "+".join(self.end_names if eos_id is None else ["eos", *self.end_names[1:]])
+        return "+".join(
+            self.token_and_text_names if eos_id is None else ["eos", *self.token_and_text_names[1:]]
+        )
 
     @property
     def unusual_rule_text(self) -> str:
@@ -69,9 +71,11 @@ class StopCriteria:
         )
         return "" if is_usual else self.rule_text
 
-    def find_text_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
-        """Returns the number of tokens up to and including the first stop text; None if there is
-        none. The first ``checked_count`` tokens must contain none.
+    def count_tokens_to_stop_text(
+        self, tokens: Sequence[int], checked_count: int = 0
+    ) -> int | None:
+        """Counts the tokens up to and including the first stop text; None if there is none. The
+        first ``checked_count`` tokens must contain none.
         """
         if not self._contains_stop_text(tokens[max(0, checked_count - self._reach) :]):
             return None

@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 
     from spec_bench.records.arrays import GenerationArrays
 
-STEP = "step_"
-SCORE = "score_"
-PARTS = "parts_"
-AGAIN = "/again"
+STEP_PREFIX = "step_"
+SCORE_PREFIX = "score_"
+PARTS_PREFIX = "parts_"
+RETIMED_SUFFIX = "/again"
 CATEGORY = "category"
 PROMPT_TOKENS = "prompt_tokens"
-SERVED = "served_"
-LISTED = (f"{SERVED}s", f"{SERVED}tokens")
+SERVED_PREFIX = "served_"
+CHUNK_LIST_COLUMNS = (f"{SERVED_PREFIX}s", f"{SERVED_PREFIX}tokens")
 UNKNOWN_TOKEN = -1
 VERSION = 1
 _META = b"spec_bench"
 _SEAL = b"spec_bench.seal"
-_NOT_KEPT = ("command",)  # contains paths of the machine
+_UNPACKED_ORIGIN_KEYS = ("command",)  # contains paths of the machine
 Scored = float | Sequence[float]
 """A prompt's score: a number to average, or several numbers that are summed over prompts."""
 Scores = Mapping[str, Mapping[str, Scored]]
 """Scores of answers: name of the score -> prompt id -> number or numbers."""
-_NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
+_SCORE_COLUMN = re.compile(f"^(?:{SCORE_PREFIX}|{PARTS_PREFIX})")
 
 
 @dataclass(frozen=True)
 class RecordField:
     """One column of the file."""
 
-    # `step_...` are lists with an entry per target call, `LISTED` lists with an entry per chunk of
-    # a server's answer
+    # `step_...` are lists with an entry per target call, `CHUNK_LIST_COLUMNS` lists with an entry
+    # per chunk of a server's answer
     name: str
     holds: str  # `text`, `count` or `number`
     unit: str  # of a number, or ""
@@ -66,12 +66,12 @@ class RecordField:
 
 with Path(__file__).with_name("columns.csv").open(newline="", encoding="utf-8") as _stream:
     FIELDS = tuple(RecordField(**line) for line in csv.DictReader(_stream))
-OPTIONAL = (
+OPTIONAL_COLUMNS = (
     CATEGORY,
     PROMPT_TOKENS,
     "core_wait",
     "ended_at",
-    *(column.name for column in FIELDS if column.name.startswith(SERVED)),
+    *(column.name for column in FIELDS if column.name.startswith(SERVED_PREFIX)),
 )
 """Columns that a file has only if some line fills them."""
 
@@ -86,44 +86,50 @@ def generation_to_line(
         "tokens": len(generation.tokens),
     }
     for step_field in fields(StepRecord):
-        line[f"{STEP}{step_field.name}"] = [
+        line[f"{STEP_PREFIX}{step_field.name}"] = [
             getattr(step, step_field.name) for step in generation.steps
         ]
     line |= {
-        f"{SERVED}counted": "",
-        f"{SERVED}proposed": 0,
-        f"{SERVED}attempts": 0,
+        f"{SERVED_PREFIX}counted": "",
+        f"{SERVED_PREFIX}proposed": 0,
+        f"{SERVED_PREFIX}attempts": 0,
     }
     if (delivery := generation.delivery) is not None:
-        line |= {f"{SERVED}{name}": getattr(delivery, field) for name, field in _DELIVERY.items()}
-        line[f"{SERVED}proposed"] = int(delivery.proposed)
+        line |= {
+            f"{SERVED_PREFIX}{name}": getattr(delivery, field)
+            for name, field in _DELIVERY_FIELD_BY_COLUMN.items()
+        }
+        line[f"{SERVED_PREFIX}proposed"] = int(delivery.proposed)
     for column, by_prompt in scores_by_column.items():
         line[column] = None if generation.repeat else by_prompt.get(generation.prompt_id)
     return line
 
 
-_DELIVERY = {
+_DELIVERY_FIELD_BY_COLUMN = {
     "s" if part.name == "seconds" else part.name: part.name for part in fields(ServerChunks)
 }
-_GENERATION = frozenset(part.name for part in fields(Generation))
+_GENERATION_FIELDS = frozenset(part.name for part in fields(Generation))
 
 
 def generation_from_line(line: Mapping[str, Any]) -> Generation:
     """Converts a line back to a generation; all its token ids are ``UNKNOWN_TOKEN``."""
     names = [step_field.name for step_field in fields(StepRecord)]
-    steps = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
-    data = {name: value for name, value in line.items() if name in _GENERATION}
+    steps = zip(*(line[f"{STEP_PREFIX}{name}"] for name in names), strict=True)
+    data = {name: value for name, value in line.items() if name in _GENERATION_FIELDS}
     data["tokens"] = (UNKNOWN_TOKEN,) * line["tokens"]
     data["steps"] = [dict(zip(names, values, strict=True)) for values in steps]
-    if line[LISTED[1]]:
-        delivery = {field: line[f"{SERVED}{name}"] for name, field in _DELIVERY.items()}
+    if line[CHUNK_LIST_COLUMNS[1]]:
+        delivery = {
+            field: line[f"{SERVED_PREFIX}{name}"]
+            for name, field in _DELIVERY_FIELD_BY_COLUMN.items()
+        }
         data["delivery"] = {**delivery, "proposed": bool(delivery["proposed"])}
     return Generation.from_json(data)
 
 
 def list_score_columns(lines: pa.Table) -> list[str]:
     """Lists the names of the columns of scores."""
-    return [name for name in lines.column_names if _NAMED.match(name)]
+    return [name for name in lines.column_names if _SCORE_COLUMN.match(name)]
 
 
 def make_lines_schema(score_columns: Iterable[str] = ()) -> pa.Schema:
@@ -132,8 +138,8 @@ def make_lines_schema(score_columns: Iterable[str] = ()) -> pa.Schema:
 
     columns = [pa.field(column.name, get_arrow_type(column)) for column in FIELDS]
     parts = pa.list_(pa.field("element", pa.float64()))
-    for name in sorted(score_columns, key=lambda name: (name.startswith(PARTS), name)):
-        columns.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
+    for name in sorted(score_columns, key=lambda name: (name.startswith(PARTS_PREFIX), name)):
+        columns.append(pa.field(name, parts if name.startswith(PARTS_PREFIX) else pa.float64()))
     return pa.schema(columns)
 
 
@@ -146,7 +152,11 @@ def get_arrow_type(column: RecordField) -> pa.DataType:
         "count": pa.int32,
         "number": pa.float64,
     }[column.holds]()
-    lists = column.name.startswith(STEP) + column.name.endswith("widths") + (column.name in LISTED)
+    lists = (
+        column.name.startswith(STEP_PREFIX)
+        + column.name.endswith("widths")
+        + (column.name in CHUNK_LIST_COLUMNS)
+    )
     for _ in range(lists):
         kind = pa.list_(pa.field("element", kind))
     return kind
@@ -193,13 +203,13 @@ class PackedRecords:
     @property
     def run_ids(self) -> list[str]:
         """Run ids with lines, then run ids with an origin only."""
-        run_ids = (name.removesuffix(AGAIN) for name in self._line_indices)
+        run_ids = (name.removesuffix(RETIMED_SUFFIX) for name in self._line_indices)
         return list(dict.fromkeys([*run_ids, *self.origins]))
 
     def select_cells(self, run_ids: Iterable[str]) -> PackedRecords:
         """Selects cells in the order of ``run_ids``; a missing cell has no lines."""
         selected_ids = list(run_ids)
-        names = (name for run_id in selected_ids for name in (run_id, f"{run_id}{AGAIN}"))
+        names = (name for run_id in selected_ids for name in (run_id, f"{run_id}{RETIMED_SUFFIX}"))
         lines = (line for name in names for line in self._line_indices.get(name, ()))
         origins = {
             run_id: self.origins[run_id] for run_id in selected_ids if run_id in self.origins
@@ -254,7 +264,7 @@ class PackedRecords:
     def _columns_by_score(self) -> dict[str, list[pa.ChunkedArray]]:
         """Columns by their score's name."""
         names = list_score_columns(self.lines)
-        return group_by_key((_NAMED.sub("", name), self.lines[name]) for name in names)
+        return group_by_key((_SCORE_COLUMN.sub("", name), self.lines[name]) for name in names)
 
     def get_score(self, run_id: str, name: str) -> Mapping[str, Scored]:
         """Returns one score of a cell's answers by prompt id; {} if it has none."""
@@ -290,13 +300,14 @@ def pack_generations(
     by_column = {}
     for name, by_prompt in (scores or {}).items():
         is_list = any(isinstance(value, Sequence) for value in by_prompt.values())
-        by_column[f"{PARTS if is_list else SCORE}{name}"] = by_prompt
+        by_column[f"{PARTS_PREFIX if is_list else SCORE_PREFIX}{name}"] = by_prompt
     lines = [generation_to_line(run_id, generation, by_column) for generation in generations]
     lines += [
-        generation_to_line(f"{run_id}{AGAIN}", generation, {}) for generation in retimed_generations
+        generation_to_line(f"{run_id}{RETIMED_SUFFIX}", generation, {})
+        for generation in retimed_generations
     ]
     schema = make_lines_schema(by_column)
-    stored_origin = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
+    stored_origin = {k: v for k, v in (origin or {}).items() if k not in _UNPACKED_ORIGIN_KEYS}
     return PackedRecords(
         pa.Table.from_pylist(lines, schema), {run_id: stored_origin} if stored_origin else {}
     )
@@ -327,7 +338,7 @@ def write_records(
     schema = make_lines_schema(
         column for column in score_names if packed.lines[column].null_count < count
     )
-    for name in OPTIONAL:
+    for name in OPTIONAL_COLUMNS:
         if not any(packed.lines[name].to_pylist()):
             schema = schema.remove(schema.get_field_index(name))
     numbers = [part.name for part in schema if part.type == pa.float64()]
@@ -433,9 +444,9 @@ def _add_missing_columns(lines: pa.Table) -> pa.Table:
 
     empty_values = {"text": "", "count": 0, "number": None}
     for column in FIELDS:
-        is_required = column.name.startswith(STEP) or column.name.endswith("_id")
+        is_required = column.name.startswith(STEP_PREFIX) or column.name.endswith("_id")
         if column.name not in lines.column_names and not is_required:
-            is_unknown = column.name in (*LISTED, PROMPT_TOKENS)
+            is_unknown = column.name in (*CHUNK_LIST_COLUMNS, PROMPT_TOKENS)
             value = None if is_unknown else empty_values[column.holds]
             lines = lines.append_column(
                 column.name, pa.array([value] * len(lines), get_arrow_type(column))

@@ -30,11 +30,11 @@ Temperature = Annotated[
 MAX_NEW_TOKENS = 128
 """Limit on an answer's tokens if neither the run nor its task sets a limit."""
 # Settings that transformers and servers have under the same names.
-_PORTABLE = ("temperature", "top_k", "top_p", "min_p")
-_OURS = ("draft_temperature", "probability_dtype")  # do not concern other engines' targets
+_PORTABLE_SETTINGS = ("temperature", "top_k", "top_p", "min_p")
+_OWN_SETTINGS = ("draft_temperature", "probability_dtype")  # do not concern other engines' targets
 # Settings in every run id. Settings that were added later are in a run id only if they differ from
 # their defaults, so that earlier measurements keep their run ids.
-_IN_EVERY_ID = ("temperature", "top_k", "top_p", *_OURS)
+_IN_EVERY_ID = ("temperature", "top_k", "top_p", *_OWN_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class SamplingSettings:
         """
         for field in fields(SamplingSettings):
             value = getattr(self, field.name)
-            if field.name not in (*_PORTABLE, *_OURS) and value != field.default:
+            if field.name not in (*_PORTABLE_SETTINGS, *_OWN_SETTINGS) and value != field.default:
                 raise UsageError(
                     f"generation.{field.name} must be {field.default} where another engine "
                     f"decodes, which has no such setting; got {value}"
                 )
-        return {name: getattr(self, name) for name in _PORTABLE}
+        return {name: getattr(self, name) for name in _PORTABLE_SETTINGS}
 
     def get_columns(self) -> dict[str, float | str]:
         """Returns the settings as columns of a row. A setting of ``LATER`` is "" at its default,
@@ -91,7 +91,9 @@ class SamplingSettings:
         del values["probability_dtype"]
         if values["draft_temperature"] in (None, self.temperature):
             values["draft_temperature"] = ""
-        names = (field.name for field in fields(SamplingSettings) if field.name not in _OURS)
+        names = (
+            field.name for field in fields(SamplingSettings) if field.name not in _OWN_SETTINGS
+        )
         return {**dict.fromkeys(names, ""), **values}
 
     def get_run_id_settings(self) -> dict[str, Any]:
@@ -103,7 +105,7 @@ class SamplingSettings:
         }
 
 
-LATER = tuple(f.name for f in fields(SamplingSettings) if f.name not in _IN_EVERY_ID)
+EMPTY_AT_DEFAULT = tuple(f.name for f in fields(SamplingSettings) if f.name not in _IN_EVERY_ID)
 """Settings with an empty column at their default, which keeps every token."""
 
 

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-OTHER = "another session"
-MEANING = (
-    f"{OTHER}: decoded after the others were; times and rates of different sessions are not "
-    "comparable, and its speed-up is against plain decoding timed again beside it."
+OTHER_SESSION_MARK = "another session"
+OTHER_SESSION_NOTE = (
+    f"{OTHER_SESSION_MARK}: decoded after the others were; times and rates of different sessions "
+    "are not comparable, and its speed-up is against plain decoding timed again beside it."
 )
-ALL = (
+ALL_OTHER_SESSIONS_NOTE = (
     "all rows but plain decoding are of later sessions: their speed-ups are against plain decoding "
     "timed again beside them; times and rates of different sessions are not comparable."
 )
 _ROUNDED = 1e-3  # relative; above the rounding of rates, below differences of sessions
 
 
-def list_row_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a note for each row of a seed: ``MEANING`` if it was decoded in another session than
-    plain decoding (``ALL`` if every row was), else "".
+def make_session_note_per_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Makes a note for each row of a seed: ``OTHER_SESSION_NOTE`` if it was decoded in another
+    session than plain decoding (``ALL_OTHER_SESSIONS_NOTE`` if every row was), else "".
     """
     rates = [_get_number_or_zero(row, "token_rate") for row in rows]
     plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)
@@ -32,7 +32,9 @@ def list_row_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for speedup in [_get_number_or_zero(row, "speedup")]
     ]
     is_other = [bool(ratio) and abs(ratio - 1) > _ROUNDED for ratio in ratios]
-    note = ALL if sum(is_other) == sum(map(bool, ratios)) else MEANING
+    note = (
+        ALL_OTHER_SESSIONS_NOTE if sum(is_other) == sum(map(bool, ratios)) else OTHER_SESSION_NOTE
+    )
     return [note * is_marked for is_marked in is_other]
 
 

@@ -27,8 +27,8 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.system.errors import UsageError
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
-_DOUBT = re.compile(r"\bspeedup: ((?:stalled|disturbed): [^;]*)")
-_LOST = re.compile(r"(?:prompts_failed|quality_signature): ([^;]*)")
+_TIMING_DOUBT = re.compile(r"\bspeedup: ((?:stalled|disturbed): [^;]*)")
+_MISSING_DATA = re.compile(r"(?:prompts_failed|quality_signature): ([^;]*)")
 _TRACE = " (trace: "
 Lossless = Literal["exact", "exact_beam", "approximate", "simulated", "unaudited"]
 Finish = Literal["stop", "length"]
@@ -71,12 +71,12 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
 
 def explain_timing_doubt(reasons_text: str) -> str:
     """Returns why a row's times are unreliable (stalled windows, other programs); "" if not."""
-    return "".join(_DOUBT.findall(reasons_text)[:1])
+    return "".join(_TIMING_DOUBT.findall(reasons_text)[:1])
 
 
 def explain_missing_data(reasons_text: str) -> str:
     """Returns why a row lacks prompts or a score; "" if it lacks neither."""
-    return "".join(f"partial: {text}" for text in _LOST.findall(reasons_text)[:1])
+    return "".join(f"partial: {text}" for text in _MISSING_DATA.findall(reasons_text)[:1])
 
 
 BUSY = 0.2
@@ -99,13 +99,13 @@ class Request:
     # also texts that end it: delivered up to the token that completes a text
     stop_criteria: StopCriteria = field(default=StopCriteria(), compare=False, repr=False)
 
-    def find_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
-        """Returns the number of tokens up to and including an answer's first end; None if it has
-        not ended. The first ``checked_count`` tokens must contain no end.
+    def count_tokens_to_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
+        """Counts the tokens up to and including an answer's first end; None if it has not ended.
+        The first ``checked_count`` tokens must contain no end.
         """
         places = enumerate(tokens[checked_count:], start=checked_count + 1)
         end = next((place for place, token in places if token in self.stop_ids), None)
-        return self.stop_criteria.find_text_end(tokens[:end], checked_count) or end
+        return self.stop_criteria.count_tokens_to_stop_text(tokens[:end], checked_count) or end
 
 
 class PromptError(UsageError):
@@ -125,10 +125,10 @@ TokenCount = int
 class Meter(Protocol):
     """Energy meter for one batch; the device is synchronised at the window's start and end."""
 
-    def begin(self) -> None:
+    def begin_window(self) -> None:
         """Opens the window when decoding starts."""
 
-    def end(self) -> None:
+    def end_window(self) -> None:
         """Closes the window when decoding is over."""
 
 
@@ -188,7 +188,7 @@ class Generation:
     delivery: ServerChunks | None = None
 
     @property
-    def decoded(self) -> int:
+    def tokens_in_decode_s(self) -> int:
         """Number of tokens emitted within ``decode_s``: all but those of a server's first chunk."""
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 

@@ -107,7 +107,7 @@ class ServerAnswer:
     def build_generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
         """Builds the answer's record, with its share of the batch's seconds."""
         tokens = tuple(token for chunk in self.chunks for token in chunk.tokens)
-        has_end = self.request.find_end(tokens) is not None
+        has_end = self.request.count_tokens_to_end(tokens) is not None
         has_stopped = has_end or len(tokens) < self.request.max_new_tokens
         finish: Finish = "stop" if has_stopped else "length"
         delivery = ServerChunks(
@@ -150,7 +150,7 @@ def trim_chunks(
             "model is served"
         )
     limit = request.max_new_tokens
-    first_end = request.find_end(answer.tokens)
+    first_end = request.count_tokens_to_end(answer.tokens)
     end = min(first_end or len(answer.tokens), limit)
     if end < limit and first_end is None and answer.finish == "length":
         raise ServerError(f"{label}: {end} of {limit} tokens, then no more room")
@@ -272,17 +272,19 @@ class ServedDecoder:
             if isinstance(result, ServerAnswer):
                 answers[index] = result
                 if progress:
-                    progress(len(result.steps.records), result.build_generation().decoded)
+                    progress(
+                        len(result.steps.records), result.build_generation().tokens_in_decode_s
+                    )
             elif result is not None:
                 errors[requests[index].prompt_id] = result
             if meter and not meter_began and not awaiting_token:
-                meter.begin()
+                meter.begin_window()
                 meter_began = True
             if result is not None:
                 may_send = all(isinstance(error, RequestRefusedError) for error in errors.values())
                 running_count += send(int(may_send)) - 1
         if meter and meter_began:
-            meter.end()
+            meter.end_window()
         generations = _build_generations([answers[index] for index in sorted(answers)])
         if errors:
             raise UnansweredError(errors, () if meter else generations)

@@ -49,18 +49,21 @@ class OneLineErrorParser(argparse.ArgumentParser):
         namespace: Any = None,
     ) -> tuple[Any, list[str]]:
         """Parses options, also under their earlier names, with a warning."""
-        arguments = list(sys.argv[1:] if args is None else args)
-        for number, (name, is_, value) in enumerate(
-            argument.partition("=") for argument in arguments
-        ):
-            if name in RENAMED:
-                warn_once(f"{name} is {RENAMED[name]} now")
-                arguments[number] = f"{RENAMED[name]}{is_}{value}"
-        return super().parse_known_args(arguments, namespace)
+        arguments = map(_replace_former_option, sys.argv[1:] if args is None else args)
+        return super().parse_known_args([*arguments], namespace)
 
     def error(self, message: str) -> NoReturn:
         """Prints the message in one line and exits with status 2."""
         self.exit(2, f"{self.prog}: {message}; --help tells more\n")
+
+
+def _replace_former_option(argument: str) -> str:
+    """Replaces an option's earlier name by its present one, with a warning."""
+    name, equals, value = argument.partition("=")
+    if name not in RENAMED:
+        return argument
+    warn_once(f"{name} is {RENAMED[name]} now")
+    return f"{RENAMED[name]}{equals}{value}"
 
 
 @cache

@@ -129,13 +129,13 @@ def describe_annotation(hint: Any, metadata: Sequence[Any] = ()) -> str:
     if hint is str:
         needs_text = any(getattr(mark, "min_length", None) for mark in metadata)
         return "a text that is not empty" if needs_text else "a text"
-    if hint in _WORDS:
-        return f"{_WORDS[hint]} {bounds}".strip()
+    if hint in _WORDS_BY_TYPE:
+        return f"{_WORDS_BY_TYPE[hint]} {bounds}".strip()
     keys = [field.name for field in list_setting_fields(hint)] if is_dataclass(hint) else []
     return f"a mapping of {', '.join(keys)}" if keys else "a mapping"
 
 
-_WORDS = {
+_WORDS_BY_TYPE = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",

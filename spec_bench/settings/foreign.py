@@ -45,15 +45,17 @@ _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _PACKAGE = re.compile(r"@package\s+(\S+)")
 _CALLING_KEY = re.compile(r"(^|\.)_target_$|hydra", re.IGNORECASE)
-_HARMLESS = re.compile(
+_ALLOWED_HYDRA_KEY = re.compile(
     r"hydra(\.mode|\.sweeper)?"
     r"|hydra\.(launcher(?!\.basic$)|sweeper\.params)(\.((?!hydra|_target_).)*)?"
 )
 _HYDRA_KEYS = "of hydra it may have launcher, mode and sweeper.params"
 # The key, or the resolver's first argument, of an interpolation; interpolations that are refused.
 _INTERPOLATION_NAME = re.compile(r"\$\{\s*(?:[\w.]+:)?\s*['\"]?(\.*)([\w.\[\]]+)")
-_UNTAKEN = re.compile(r"\$\{(?!\s*[\w.\[\]]+\s*\}|(?!\s*oc\.(?:create|decode))\s*[\w.]+\s*:)")
-_PACKED: dict[bytes, tuple[str, ...]] = {
+_REFUSED_INTERPOLATION = re.compile(
+    r"\$\{(?!\s*[\w.\[\]]+\s*\}|(?!\s*oc\.(?:create|decode))\s*[\w.]+\s*:)"
+)
+_MODULES_BY_MAGIC: dict[bytes, tuple[str, ...]] = {
     b"\x1f\x8b": ("gzip",),
     b"BZh": ("bz2",),
     b"\xfd7zXZ": ("lzma",),
@@ -65,7 +67,7 @@ def read_and_unpack(stream: BinaryIO) -> bytes:
     """Reads a file, or a pipe, to its end and unpacks it. Raises ValueError if it is too large."""
     data = stream.read(MOST_BYTES + 1)
     limit = MOST_BYTES
-    for magic, modules in _PACKED.items():
+    for magic, modules in _MODULES_BY_MAGIC.items():
         if data.startswith(magic):
             limit = compute_max_unpacked_bytes(len(data))
             data = _open_with_first_installed(modules, data).read(limit + 1)
@@ -149,12 +151,12 @@ def refuse_unsafe_config(text: str, name: str) -> None:
         config = load_yaml_within_limits(text)
     except yaml.YAMLError as error:
         raise UsageError(to_one_line(error)) from None
-    if interpolation := _UNTAKEN.search(text):
+    if interpolation := _REFUSED_INTERPOLATION.search(text):
         raise UsageError(f"{text[interpolation.start() :].split()[0]} is no interpolation of a key")
     defaults = config.get("defaults") if isinstance(config, Mapping) else None
     places = [name.replace("/", "."), *_PACKAGE.findall(text)]
     for key in (*places, *map(str, defaults or ()), *_iter_keys(config)):
-        if _CALLING_KEY.search(key) and not _HARMLESS.fullmatch(key):
+        if _CALLING_KEY.search(key) and not _ALLOWED_HYDRA_KEY.fullmatch(key):
             raise UsageError(f"{key} is not taken from a config that is not ours; {_HYDRA_KEYS}")
 
 

@@ -10,20 +10,22 @@ from spec_bench.settings import fields
 from spec_bench.system.errors import UsageError
 
 # Texts that need no quotes for Hydra: ASCII only, and not 2026_11_27, which it reads as a number.
-_WORD = re.compile(r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*", re.A | re.I)
+_UNQUOTED_TEXT = re.compile(
+    r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*", re.A | re.I
+)
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
-def quote_setting_value(key: str, value: Any) -> str:
-    """Quotes the value of the setting ``key`` for Hydra. Raises UsageError, which names the key, if
-    the value is not plain data.
+def quote_setting_value(key_in_error: str, value: Any) -> str:
+    """Quotes a setting's value for Hydra. Raises UsageError, which names the key, if the value is
+    not plain data.
     """
     try:
         return quote_if_needed(value)
     except TypeError:
         raise UsageError(
-            f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
-            f"{describe_type_and_value(value)}"
+            f"{key_in_error} must be a text, a number, true, false, null, a list or a mapping of "
+            f"them, got {describe_type_and_value(value)}"
         ) from None
 
 
@@ -31,7 +33,9 @@ def quote_if_needed(value: Any) -> str:
     """Quotes a plain value for Hydra, except a text that needs no quotes. Raises TypeError if the
     value is not plain data.
     """
-    return value if isinstance(value, str) and _WORD.fullmatch(value) else quote_value(value)
+    return (
+        value if isinstance(value, str) and _UNQUOTED_TEXT.fullmatch(value) else quote_value(value)
+    )
 
 
 def quote_value(value: Any) -> str:

@@ -115,9 +115,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             f"{where} must be one of {', '.join(sorted(self))}, got {format_value(name)}"
         )
 
-    def read(self, block: Mapping[str, Any], key: str, where: str) -> Any:
-        """Reads a block of settings as the dataclass that it names under ``key``. Raises
-        UsageError, which names the block's place ``where``, if it does not fit.
+    def build_from_block(self, block: Mapping[str, Any], key: str, where: str) -> Any:
+        """Builds the dataclass that a block of settings names under ``key`` from its other
+        settings. Raises UsageError, which names the block's place ``where``, if they do not fit.
         """
         from spec_bench.settings.validation import read_settings  # pydantic
 

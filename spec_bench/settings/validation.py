@@ -19,6 +19,7 @@ from functools import cache
 from typing import (
     Annotated,
     Any,
+    NamedTuple,
     TypeVar,
     dataclass_transform,
     get_args,
@@ -60,10 +61,12 @@ __all__ = [
 Kind = TypeVar("Kind")
 Class = TypeVar("Class", bound=type)
 adapter = cache(TypeAdapter)
-_UNKNOWN = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
+_UNKNOWN_KEY_ERRORS = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
 _MAPPINGS = (dict, Mapping)
 # for plain dataclasses, because their annotations are not marked as strict
-_EXACT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+_STRICT_CONFIG = ConfigDict(
+    extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+)
 _LONGEST = 120  # characters of a value that is shown
 
 
@@ -117,7 +120,8 @@ def read_settings(
     except ValidationError as error:
         # A misspelt key also leaves a key missing; the misspelling is more useful to the user.
         worst = min(
-            error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
+            error.errors(include_url=False),
+            key=lambda detail: detail["type"] not in _UNKNOWN_KEY_ERRORS,
         )
         line = _format_error_line(worst, _get_validating_class(checker), parent_key, owner)
         raise UsageError(f"{prefix}{line}") from None
@@ -155,7 +159,7 @@ def _get_validating_class(kind: Any) -> Any:
         column = field() if is_required else field(default=None)
         columns.append((setting.name, hints[setting.name], column))
     made = make_dataclass(kind.__name__, columns, kw_only=True)
-    return checked_dataclass(made, config=_EXACT)
+    return checked_dataclass(made, config=_STRICT_CONFIG)
 
 
 def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
@@ -183,19 +187,19 @@ def _format_error_line(
     error: ErrorDetails, kind: type[Any], parent_key: str, owner: str = ""
 ) -> str:
     """Formats a validation error in one line."""
-    key, annotation, around = _locate_error(error["loc"], kind, parent_key)
-    given = error["input"]
+    key, annotation, owning_class = _locate_error(error["loc"], kind, parent_key)
+    value = error["input"]
     if error["type"] == "value_error":
         return to_one_line(error["ctx"]["error"])
-    if error["type"] in _UNKNOWN:
+    if error["type"] in _UNKNOWN_KEY_ERRORS:
         return describe_unknown_setting(
-            key, str(error["loc"][-1]), sorted(_get_field_hints(around)), owner
+            key, str(error["loc"][-1]), sorted(_get_field_hints(owning_class)), owner
         )
     if error["type"] == "missing":
         needs = f"{owner} needs" if owner else "it must be"
         return f"{key} is missing: {needs} {describe_annotation(annotation)}"
-    got = format_value(_replace_sequence_type(given, tuple, list), longest=_LONGEST)
-    if isinstance(given, int | float) and str in _list_union_members(annotation):
+    got = format_value(_replace_sequence_type(value, tuple, list), longest=_LONGEST)
+    if isinstance(value, int | float) and str in _list_union_members(annotation):
         got += ", which was read as no text: put it in quotes, '\"...\"' on a command line"
     return f"{key} must be {describe_annotation(annotation)}, got {got}"
 
@@ -207,13 +211,19 @@ def takes_text(kind: Any, key: str) -> bool:
     return {*_list_union_members(kind)} - {type(None)} == {str}
 
 
-def _locate_error(loc: Sequence[int | str], kind: Any, parent_key: str) -> tuple[str, Any, Any]:
-    """Resolves a pydantic error location to (key as the user writes it, its annotation, the class
-    that has the field).
-    """
+class ErrorLocation(NamedTuple):
+    """The setting that an error is about."""
+
+    key: str  # as the user writes it
+    annotation: Any
+    owning_class: Any  # the class that has the field
+
+
+def _locate_error(loc: Sequence[int | str], kind: Any, parent_key: str) -> ErrorLocation:
+    """Resolves a pydantic error location to the setting that it is about."""
     key = parent_key
     annotation = kind
-    owner = kind
+    owning_class = kind
     is_tag = False
     for part in loc:
         if (
@@ -227,7 +237,7 @@ def _locate_error(loc: Sequence[int | str], kind: Any, parent_key: str) -> tuple
         is_class = hints or annotation is kind
         origin, items = _get_container_type(annotation)
         if is_class and (part in hints or items is None):
-            owner = annotation
+            owning_class = annotation
             annotation = hints.get(str(part))
             key = f"{key}.{part}" if key else str(part)
         elif origin in _MAPPINGS:
@@ -236,7 +246,7 @@ def _locate_error(loc: Sequence[int | str], kind: Any, parent_key: str) -> tuple
         elif origin is tuple and isinstance(part, int):
             key = f"{key}[{part}]"
             annotation = items
-    return key, annotation, owner
+    return ErrorLocation(key, annotation, owning_class)
 
 
 def _get_field_hints(annotation: Any) -> dict[str, Any]:

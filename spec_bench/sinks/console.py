@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from spec_bench.records.sessions import MEANING, list_row_session_notes
+from spec_bench.records.sessions import OTHER_SESSION_NOTE, make_session_note_per_row
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import result_to_row
 from spec_bench.system.groups import group_by_key, make_in_groups
@@ -165,7 +165,7 @@ def print_results(
     if any(row["status"] != "failed" for row in rows):
         console.print(_build_results_table(rows, console.width), soft_wrap=True)
     for note in session_notes:
-        console.print(Text(f"{'* ' * (note == MEANING)}{note}"))
+        console.print(Text(f"{'* ' * (note == OTHER_SESSION_NOTE)}{note}"))
     for row in rows:
         if row["status"] == "failed":
             message = Text(f"failed: {format_decoder_and_tree(row)}: {row['reason']}", style="red")
@@ -200,7 +200,10 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
         for row in rows
     ]
     titles = [
-        (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
+        (
+            *(str(row[n]) for n in swept),
+            f"{name}{'*' * (marks[row['run_id']] == OTHER_SESSION_NOTE)}",
+        )
         for row, name in zip(rows, cell_names, strict=True)
     ]
     texts_by_name = {
@@ -250,9 +253,9 @@ def _group_and_limit_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _get_session_note_of_each_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the note about each row's session, see ``list_row_session_notes``."""
+    """Returns the note about each row's session, see ``make_session_note_per_row``."""
     return make_in_groups(
-        list_row_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT_COLUMNS)
+        make_session_note_per_row, rows, lambda row: tuple(row[name] for name in _SWEPT_COLUMNS)
     )
 
 

@@ -307,7 +307,7 @@ def build_history_lines(cell: LoggedCell) -> list[dict[str, Any]]:
         values = (
             emitted_tokens / total_calls if total_calls else None,
             accepted_tokens / call_count if call_count else None,
-            generation.decoded / generation.decode_s if generation.decode_s else None,
+            generation.tokens_in_decode_s / generation.decode_s if generation.decode_s else None,
             generation.energy_j,
             len(generation.tokens),
             call_count,

@@ -120,8 +120,8 @@ def read_references(raw_references: Any, field_name: str) -> list[tuple[str, ...
     Raises UsageError for a reference that is neither text nor number.
     """
     references = []
-    for place, entry in enumerate(_wrap_in_list(raw_references)):
-        answers = _wrap_in_list(entry)
+    for place, entry in enumerate(_wrap_scalar_in_list(raw_references)):
+        answers = _wrap_scalar_in_list(entry)
         for answer in answers:
             if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
                 raise UsageError(
@@ -131,7 +131,8 @@ def read_references(raw_references: Any, field_name: str) -> list[tuple[str, ...
     return references
 
 
-def _wrap_in_list(value: Any) -> Sequence[Any]:
+def _wrap_scalar_in_list(value: Any) -> Sequence[Any]:
+    """Wraps a text, a number or None in a list; returns a list unchanged."""
     return value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 

@@ -39,7 +39,7 @@ REFERENCE_FIELDS = ("reference", "references", "answer", "output", "summary", "c
 ROLES = dict.fromkeys(("human", "user", "prompter"), "user")
 ROLES |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot"), "assistant")
 ROLES |= dict.fromkeys(("system", "developer"), "system")
-FORMS = "JSON, JSON lines, CSV, TSV, .txt with a prompt a line, Parquet or a saved dataset"
+FILE_FORMS = "JSON, JSON lines, CSV, TSV, .txt with a prompt a line, Parquet or a saved dataset"
 # Data sets with prompts that span several fields: these fields, and the task that reads them.
 _TASK_BY_FIELDS = {
     "SQuAD": ({"question", "context", "answers"}, "--task squad"),
@@ -179,7 +179,7 @@ def _iter_text_row_makers(text: str, file: Path, label: str) -> Iterator[RowMake
         for number, line in _iter_text_lines(text):
             yield partial(_make_row_from_json_value, line.rstrip("\r"), label, f"line {number}")
     else:
-        raise UsageError(f"{label}: cannot read such a file; choose from {FORMS}")
+        raise UsageError(f"{label}: cannot read such a file; choose from {FILE_FORMS}")
 
 
 def _iter_text_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -202,7 +202,7 @@ def iter_json_lines(file: Path, owner: str) -> Iterator[LocatedRow]:
         yield make()
 
 
-def _parse_nan_as_none(name: str) -> None:
+def _parse_nan_or_refuse(name: str) -> None:
     """Returns None for NaN. Raises UsageError for other constants (infinities)."""
     if name != "NaN":
         raise UsageError(f"{name} is no value")
@@ -210,7 +210,7 @@ def _parse_nan_as_none(name: str) -> None:
 
 def _parse_json(text: str, label: str, line: int = 1) -> Any:
     try:
-        value = parse_json_within_limits(text, parse_float=str, parse_constant=_parse_nan_as_none)
+        value = parse_json_within_limits(text, parse_float=str, parse_constant=_parse_nan_or_refuse)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except UnicodeEncodeError as error:
@@ -334,8 +334,8 @@ def parse_message(message: Any) -> tuple[str | None, Any]:
     return (ROLES.get(speaker) if isinstance(speaker, str) else None), content
 
 
-def trim_to_first_question(row: LocatedRow) -> LocatedRow | None:
-    """Trims a row's conversation to start with the first question, as FastChat does for ShareGPT;
+def trim_before_first_question(row: LocatedRow) -> LocatedRow | None:
+    """Drops what a row's conversation has before the first question, as FastChat does for ShareGPT;
     None if the speakers do not alternate. Returns rows without a conversation unchanged.
     """
     name = find_prompt_field(row)

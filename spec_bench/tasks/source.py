@@ -25,7 +25,7 @@ from spec_bench.tasks.prompt_files import (
     RowMaker,
     iter_dataset_row_makers,
     iter_row_makers,
-    trim_to_first_question,
+    trim_before_first_question,
 )
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
@@ -118,7 +118,7 @@ def load_rows(
         if end is not None and len(rows) >= end:
             rows_beyond += 1
         elif (
-            row := trim_to_first_question(make_row()) if only_alternating else make_row()
+            row := trim_before_first_question(make_row()) if only_alternating else make_row()
         ) is None:
             left_out += 1
         else:
@@ -137,20 +137,22 @@ def _iter_source_row_makers(source: RowSource, task: str) -> Iterator[RowMaker]:
     if source.kind == "hub":
         yield from iter_dataset_row_makers(_load_hub_dataset(source, task))
         return
-    files = _list_source_files(source, task)
+    files = _list_or_download_source_files(source, task)
     for file in files:
         for make in iter_row_makers(file, f"task {task}"):
-            yield partial(_make_row_of_file, make, file) if len(files) > 1 else make
+            yield partial(_make_row_placed_in_file, make, file) if len(files) > 1 else make
 
 
-def _make_row_of_file(make: RowMaker, file: Path) -> LocatedRow:
-    """Makes a row of one of several files, and adds the file to its place."""
+def _make_row_placed_in_file(make: RowMaker, file: Path) -> LocatedRow:
+    """Makes a row whose place begins with its file, one of several."""
     row = make()
     return LocatedRow(row, f"{file.name}, {row.place}")
 
 
-def _list_source_files(source: RowSource, task: str) -> list[Path]:
-    """Lists the files or folders of a source. Raises UsageError if one does not exist."""
+def _list_or_download_source_files(source: RowSource, task: str) -> list[Path]:
+    """Lists the files or folders of a source; downloads that of a wheel. Raises UsageError if one
+    does not exist.
+    """
     if source.kind == "embedded":
         file = EMBEDDED / f"{task}.jsonl"
         if not file.is_file():

@@ -59,7 +59,7 @@ from spec_bench.tasks.source import (
 )
 from spec_bench.tasks.spider import SCHEMA_LINE, get_database_file, read_schema
 from spec_bench.tasks.template import (
-    TEMPLATE,
+    TEMPLATE_REQUIREMENT,
     choose_template,
     encode_all_but_failing,
     encode_text,
@@ -68,7 +68,7 @@ from spec_bench.tasks.template import (
     look_up_field,
     render_chat,
     require_exact_placeholders,
-    require_valid_templates,
+    require_templates_use_fields,
 )
 
 RUNS_SQL = "execution_accuracy"  # the score that queries the row's database
@@ -104,7 +104,7 @@ class Task:
     source: RowSource
     # text of one turn with ``{field}`` in it; of several templates the first is used that has all
     # its fields filled (for an optional context)
-    template: Annotated[Texts, MinLen(1), Requirement(TEMPLATE)]
+    template: Annotated[Texts, MinLen(1), Requirement(TEMPLATE_REQUIREMENT)]
     # name in the template -> column or path into columns; ``id`` and ``category`` need no template
     fields: Annotated[
         dict[str, NonEmptyStr | tuple[NonEmptyStr, ...]], BeforeValidator(_or_empty)
@@ -173,7 +173,7 @@ class Task:
             object.__setattr__(self, "scores", self.metrics)
         if duplicates := [name for name, count in Counter(self.scores).items() if count > 1]:
             raise UsageError(f"task.scores names {duplicates[0]} twice")
-        require_valid_templates(
+        require_templates_use_fields(
             self.template, self.plain, self.fields, (self.turns, self.reference)
         )
         require_exact_placeholders("task.schema_line", self.schema_line, ("table", "columns"))
@@ -331,7 +331,7 @@ class Task:
         if field is None:
             return ConversationTurns(
                 (
-                    self._instruction_prefix
+                    self._instruction_line
                     + fill_template(choose_template(self.template, values), values),
                 )
             )
@@ -354,7 +354,7 @@ class Task:
             fill_template(choose_template(self.template, turn_values), turn_values)
             for turn_values in values_by_turn
         ]
-        return replace(turns, questions=tuple(self._instruction_prefix + text for text in texts))
+        return replace(turns, questions=tuple(self._instruction_line + text for text in texts))
 
     def _read_references(self, row: Row, turns: ConversationTurns) -> tuple[tuple[str, ...], ...]:
         """Reads the reference answers of each turn. If the row lacks the field, its recorded
@@ -476,10 +476,12 @@ class Task:
         """Checks whether prompts use the tokenizer's chat template."""
         return self.chat is True or bool(self.chat and getattr(tokenizer, "chat_template", None))
 
-    def encode_asked_turns(
+    def encode_asked_turns_but_failing(
         self, examples: Sequence[Example], tokenizer: Any
     ) -> list[tuple[int, ...]]:
-        """Encodes every turn of these examples that is asked; see ``encode_all_but_failing``."""
+        """Encodes every turn of these examples that is asked, but those for which it fails; see
+        ``encode_all_but_failing``.
+        """
         asked_turns = [
             (example, turn)
             for example in examples
@@ -549,11 +551,13 @@ class Task:
         """Label of the rows' source, the same on every machine."""
         label = format_source_label(self.source, self.name)
         label += ", answered questions only" if self.answered_only else ""
-        return f"{label}, instructed" if self._instruction_prefix else label
+        return f"{label}, instructed" if self._instruction_line else label
 
     @property
-    def _instruction_prefix(self) -> str:
-        """The instruction with a line break; "" if there is none."""
+    def _instruction_line(self) -> str:
+        """The setting ``instruction`` with a line break, before every prompt; "" if it is not set
+        or the sample is embedded.
+        """
         applies = self.instruction is not None and self.source.kind != "embedded"
         return f"{self.instruction}\n" if applies else ""
 

@@ -22,7 +22,7 @@ Entry = TypeVar("Entry")
 Encoded = TypeVar("Encoded")
 Fields = Mapping[str, str | Sequence[str]]
 
-TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
+TEMPLATE_REQUIREMENT = "a text, or a list of them, with fields such as {document} in it"
 # Names that the package looks up, and turns and reference, which conf/task/jsonl.yaml has.
 _ALWAYS_READ = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
 _NO_FIELD = object()
@@ -55,13 +55,13 @@ def require_exact_placeholders(key: str, template: str, names: Sequence[str]) ->
         raise UsageError(f"{key} must be a text with {expected_fields} in it, got {template!r}")
 
 
-def require_valid_templates(
+def require_templates_use_fields(
     templates: Sequence[str],
     plain_template: str,
     fields: Fields,
     extra_names: Sequence[str | None],
 ) -> None:
-    """Checks a task's templates, and that each of its fields is used.
+    """Checks a task's templates, and that they use each of its fields.
 
     ``plain_template`` is the template of a turn without a chat template, ``fields`` maps names to
     paths in a row, and ``extra_names`` are names that the task reads in addition to those of its
@@ -71,7 +71,7 @@ def require_valid_templates(
     read_names = {name for name in (*_ALWAYS_READ, *extra_names) if name}
     for template in templates:
         if not (names := _parse_template("task.template", template)):
-            raise UsageError(f"task.template must be {TEMPLATE}, got {template!r}")
+            raise UsageError(f"task.template must be {TEMPLATE_REQUIREMENT}, got {template!r}")
         read_names.update(names)
     require_exact_placeholders("task.plain", plain_template, ("turn",))
     if surplus := [name for name in fields if name not in read_names]:

@@ -144,7 +144,7 @@ def _make_answered_dialogues(
         if data.kind == "task":
             prompts = encode_all_but_failing(examples, lambda e: task.encode(e, tokenizer))
         else:
-            prompts = task.encode_asked_turns(examples, tokenizer)
+            prompts = task.encode_asked_turns_but_failing(examples, tokenizer)
         ends = task.make_stop_criteria(tokenizer)
         stop_ids = ends.stop_ids
     else:

@@ -106,7 +106,7 @@ class SimulatedAcceptance(TreeVerifier):
         """
         if self.computed is None:
             return None
-        verifier = rule.read(self.computed, "rule", "verifier.computed")
+        verifier = rule.build_from_block(self.computed, "rule", "verifier.computed")
         if not isinstance(verifier, NodeVerifier):
             raise UsageError(
                 f"verifier.computed.rule must judge one node at a time, got {verifier.name!r}"

@@ -131,7 +131,7 @@ def test_the_best_beam_is_the_best_by_log_likelihood_over_length_to_the_penalty(
 def test_an_answer_that_a_text_cut_has_no_likelihood():
     for cut, likelihood in ((None, -2.0), (3, -2.0), (1, None)):
         row = two_beams()
-        row.request = SimpleNamespace(find_end=lambda _, cut=cut: cut)
+        row.request = SimpleNamespace(count_tokens_to_end=lambda _, cut=cut: cut)
         row.end_with_answer((3, 4, 5), -2.0)
         assert (row.answer, row.log_likelihood) == ((3, 4, 5)[:cut], likelihood)
         assert row.finish == ("length" if cut is None else "stop")

@@ -205,8 +205,8 @@ def test_stop_texts_are_found_where_they_begin_before_the_step_and_behind_a_lett
     ids = tokenizer("a boat é leaves", add_special_tokens=False)["input_ids"]
     stops = StopCriteria(tokenizer, ["t é l", "never"])
     end = next(n for n in range(len(ids) + 1) if "t é l" in tokenizer.decode(ids[:n]))
-    assert [stops.find_text_end(ids, before) for before in range(end)] == [end] * end
-    assert stops.find_text_end(ids[: end - 1]) is None
+    assert [stops.count_tokens_to_stop_text(ids, before) for before in range(end)] == [end] * end
+    assert stops.count_tokens_to_stop_text(ids[: end - 1]) is None
     assert cut_at_stop("at é lunch", stops.stop_texts) == "a"
 
 

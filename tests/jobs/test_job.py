@@ -538,7 +538,7 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides
     assert not any("disturbed" in each.reason for each in quiet)
     # One of the threads waits for a core 70% of the time; the job looks as if it took minutes.
     monkeypatch.setattr(monitors, "read_thread_waits_s", lambda: {"1": 0.7 * time.perf_counter()})
-    monitors.warn_once_of_busy_cores.cache_clear()
+    monitors.log_busy_cores_warning_once.cache_clear()
     monkeypatch.setattr(monitors, "BUSY", -1e3)  # so that a moment is a second too much
     busy = run_job(*SIX)
     lines = [each.message for each in caplog.records if "disturbs times" in each.message]

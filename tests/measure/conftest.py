@@ -50,9 +50,9 @@ def window(meter, seconds=0.0, meanwhile=lambda: None):
         return found
 
     meter.mark = marked
-    meter.begin()
+    meter.begin_window()
     time.sleep(seconds)
     meanwhile()
-    reading = meter.end()
+    reading = meter.end_window()
     del meter.mark
     return reading, marks[0] if marks else None, marks[-1] if marks else None

@@ -49,7 +49,7 @@ class Samples:
 
     stop = start
 
-    def wait_for_samples(self, begin_s, end_s):
+    def wait_for_samples_dropping_earlier(self, begin_s, end_s):
         places = range(floor(begin_s / self.period_s) - 1, ceil(end_s / self.period_s) + 2)
         times = [place * self.period_s for place in places]
         self.clock.now_s = max(self.clock.now_s, times[-2] + ARRIVES_S)  # it waits for one after
@@ -93,11 +93,11 @@ class Decoder:
         began_s = self.clock.now_s
         self.clock.sleep(self.prefill_s)
         if meter:
-            meter.begin()
+            meter.begin_window()
         self.clock.sleep(self.decode_s)
         self.true_j += sum(c.energy_j(began_s, self.clock.now_s) for c in self.clock.curves)
         if meter:
-            meter.end()
+            meter.end_window()
         told = (name for name in batch)
         return [
             Generation(each, (1,), "stop", (), self.prefill_s, self.decode_s, 0.0, 0.0)

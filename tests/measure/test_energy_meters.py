@@ -20,7 +20,10 @@ from spec_bench.measure.energy import (
 )
 from spec_bench.measure.energy.counters import Gpu, select_job_gpus, select_visible_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
-from spec_bench.measure.energy.nvidia_smi import find_largest_sample_gap_s, integrate_power_j
+from spec_bench.measure.energy.nvidia_smi import (
+    find_largest_gap_touching_window_s,
+    integrate_power_j,
+)
 from spec_bench.records.types import Generation
 from spec_bench.settings.configs import get_conf_dir
 from tests.jobs.tiny import rows_of
@@ -98,11 +101,11 @@ def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path):
     zones |= {"-mmio:0": "package-0"}
     counters = [zone(tmp_path, f"intel-rapl{at}", name, 10**6) for at, name in zones.items()]
     with opened("rapl", root=str(tmp_path)) as counter:
-        counter.begin()
+        counter.begin_window()
         for joules, file in enumerate(counters, start=1):
             file.write_text(str(10**6 * (1 + joules)))
         time.sleep(0.002)  # longer than the counter's period
-        reading = counter.end()
+        reading = counter.end_window()
     assert reading.energy_j == pytest.approx(1 + 3 + 4)
     assert (counter.period_s, reading.note) == (0.001, "")
 
@@ -167,8 +170,8 @@ def test_a_counter_that_fails_in_a_window_gives_no_number_for_it(tmp_path):
 def test_joules_that_cannot_be_are_a_reason(joules):
     meter = build_meter({"meter": "none"})
     meter.reason, meter.mark, meter.joules = "", lambda: 0, lambda *_: (joules, "")
-    meter.begin()
-    reading = meter.end()
+    meter.begin_window()
+    reading = meter.end_window()
     assert (reading.energy_j, reading.note) == (None, f"none gives {joules:g} J")
 
 
@@ -197,8 +200,8 @@ def test_samples_that_do_not_reach_over_the_window_give_no_number(times, window)
 
 
 def test_the_largest_gap_is_of_samples_that_the_window_touches():
-    assert find_largest_sample_gap_s(TIMES, 0.5, 1.5) == 1.0
-    assert find_largest_sample_gap_s(TIMES, 3.0, 3.5) == 2.0
+    assert find_largest_gap_touching_window_s(TIMES, 0.5, 1.5) == 1.0
+    assert find_largest_gap_touching_window_s(TIMES, 3.0, 3.5) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -235,8 +238,8 @@ def test_each_meter_has_a_config_with_its_defaults_and_touches_nothing_when_buil
     for name, path in configs.items():
         assert yaml.safe_load(path.read_text()) == {"meter": name, **meter[name].settings}
         built = build_meter({"meter": name})
-        built.begin()
-        assert (built.name, built.idle_power_w, built.end().energy_j) == (name, None, None)
+        built.begin_window()
+        assert (built.name, built.idle_power_w, built.end_window().energy_j) == (name, None, None)
 
 
 @pytest.mark.parametrize(
@@ -264,12 +267,12 @@ def test_a_wrong_setting_is_refused_by_name(config, named):
 
 def test_settings_that_move_a_joule_are_part_of_the_run_id_and_no_meter_is_none():
     one, two = (parse_energy_settings({"meter": "nvidia_smi", "period_s": p}) for p in (0.1, 0.2))
-    assert one.get_run_id_settings() != two.get_run_id_settings()
-    assert parse_energy_settings({"meter": "nvml", "devices": 1}).get_run_id_settings()[
+    assert one.get_run_id_name_or_settings() != two.get_run_id_name_or_settings()
+    assert parse_energy_settings({"meter": "nvml", "devices": 1}).get_run_id_name_or_settings()[
         "devices"
     ] == ["1"]
     for name in ("none", "auto"):
-        assert parse_energy_settings({"meter": name}).get_run_id_settings() == "none"
+        assert parse_energy_settings({"meter": name}).get_run_id_name_or_settings() == "none"
 
 
 class Constant(EnergyMeter):
@@ -284,7 +287,11 @@ def test_a_meter_of_another_package_has_settings_of_its_own():
     try:
         assert build_meter({"meter": "constant", "watts": 50.0}).idle_power_w == 50.0
         told = parse_energy_settings({"meter": "constant"})
-        assert told.get_run_id_settings() == {"meter": "constant", "watts": 40.0, "idle_s": 1.0}
+        assert told.get_run_id_name_or_settings() == {
+            "meter": "constant",
+            "watts": 40.0,
+            "idle_s": 1.0,
+        }
         with pytest.raises(ValueError, match=r"energy\.wats"):
             parse_energy_settings({"meter": "constant", "wats": 1})
     finally:
@@ -310,8 +317,8 @@ def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monk
     monkeypatch.setattr(meters, "parse_energy_settings", made)
     with automatic("cuda") as metering:
         assert metering.meter.name == "nvidia_smi"  # NVML finds no GPU here
-        metering.begin()
-        metering.end()
+        metering.begin_window()
+        metering.end_window()
     assert metering._reading.energy_j is not None
 
 

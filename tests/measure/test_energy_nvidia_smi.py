@@ -93,7 +93,7 @@ def test_a_window_in_which_the_clock_was_set_has_no_number_but_a_reason(
     with opened("nvidia_smi", period_s=0.01) as meter:
         monkeypatch.setattr(nvidia_smi, "time", clock)
         during = window(meter, meanwhile=set_clock)[0]
-        meter.begin()
+        meter.begin_window()
     assert (during.energy_j, during.note) == (None, "the machine's clock was set meanwhile")
     assert isinstance(meter._mark, float)
 
@@ -165,8 +165,8 @@ opening = threading.Thread(target=meter.open)
 opening.start()
 opening.join()
 time.sleep(0.3)
-meter.begin()
-assert meter.end().energy_j is not None, meter.reason
+meter.begin_window()
+assert meter.end_window().energy_j is not None, meter.reason
 print('open', flush=True)
 """
 WAYS = {

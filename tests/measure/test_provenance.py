@@ -121,7 +121,7 @@ def test_the_share_of_a_window_is_of_the_thread_that_waited_longest_for_a_core(m
     monkeypatch.setattr(monitors, "read_thread_waits_s", lambda: next(waits))
     own = {"perf_counter": lambda: next(clock), "time": lambda: 9.0}
     monkeypatch.setattr(monitors, "time", SimpleNamespace(**own))
-    monitors.warn_once_of_busy_cores.cache_clear()
+    monitors.log_busy_cores_warning_once.cache_clear()
     machine = LoadAndClockMonitor("cpu")
     machine.begin_window()
     read = machine.end_window()

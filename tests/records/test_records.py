@@ -148,7 +148,7 @@ def test_facts_are_read_by_the_types_of_their_fields():
 
 
 def test_a_setting_that_no_other_engine_has_is_refused_there(monkeypatch):
-    monkeypatch.setattr(sampling, "_PORTABLE", ("temperature", "top_k", "top_p"))
+    monkeypatch.setattr(sampling, "_PORTABLE_SETTINGS", ("temperature", "top_k", "top_p"))
     assert SamplingSettings(0.5).get_portable_options() == {
         "temperature": 0.5,
         "top_k": 0,

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.records.sessions import ALL, MEANING, list_row_session_notes
+from spec_bench.records.sessions import (
+    ALL_OTHER_SESSIONS_NOTE,
+    OTHER_SESSION_NOTE,
+    make_session_note_per_row,
+)
 from spec_bench.report.data.rows import group_rows, read_results_file
 from spec_bench.report.page.build import build_index_page, find_results_file
 from spec_bench.report.page.headline import format_answer, make_headline, make_headlines
@@ -196,14 +200,17 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
 
 
 def test_a_session_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
-    assert list_row_session_notes(LATER) == ["", "", MEANING]
+    assert make_session_note_per_row(LATER) == ["", "", OTHER_SESSION_NOTE]
     (line,) = make_headlines(
         group_rows(read_results_file(write(tmp_path, "own", *LATER) / "own/results.csv"))
     )
     assert "cells of different times" in line.sentence
-    assert list_row_session_notes([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
-    assert list_row_session_notes([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
-    assert list_row_session_notes([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
+    assert make_session_note_per_row([LATER[0], LATER[2]]) == [
+        "",
+        ALL_OTHER_SESSIONS_NOTE,
+    ]  # said once, no row is marked
+    assert make_session_note_per_row([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
+    assert make_session_note_per_row([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
 
 
 STALLED = "stalled: 2 of 90 windows, median says 1.04"

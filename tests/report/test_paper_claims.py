@@ -300,7 +300,10 @@ def in_jobs_apart(results, paces):
     for _, each in rows.iterrows():
         file = results.parent.parent / "runs" / each.run_id / "generations.jsonl"
         job = f"{each.seed} {each.batch_size}"
-        lines = [replace(line, session=job) for line in cell_folder.read_valid_generations(file)]
+        lines = [
+            replace(line, session=job)
+            for line in cell_folder.read_generations_skipping_damaged(file)
+        ]
         cell_folder.rewrite_generations(file, lines)
     return check_claims("redrafter", rows, results)
 

@@ -163,7 +163,7 @@ def repeated(results, run_id, paces):
     """Writes a cell whose repeats take so many times the first one's seconds."""
     record(results, run_id, [[1, 2], [0, 3], [2, 2], [1, 1], [3, 0], [2, 1], [0, 1], [1, 3]])
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
-    lines = cell_folder.read_valid_generations(path)
+    lines = cell_folder.read_generations_skipping_damaged(path)
     every = [
         replace(line, repeat=repeat, decode_s=line.decode_s * pace)
         for repeat, pace in enumerate(paces)

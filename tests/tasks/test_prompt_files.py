@@ -107,11 +107,11 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
     monkeypatch.chdir(tmp_path)
     file = str(written(tmp_path, name))
     task = build_task_from_files(file)
-    expected = task.encode_asked_turns(task.read_examples(), plain_tokenizer)
+    expected = task.encode_asked_turns_but_failing(task.read_examples(), plain_tokenizer)
 
     def of_job(words):
         job = build_unpinned_settings(compose_config(words))
-        return job.task.encode_asked_turns(
+        return job.task.encode_asked_turns_but_failing(
             [*job.examples, *job.confirmation_examples], plain_tokenizer
         )
 
@@ -120,7 +120,9 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
     assert of_job([*search, *flags_to_overrides("recommend", ["--data", file])]) == expected
     assert of_job(build_overrides_and_save_prompts([], {"data": file})) == expected
     audited = complete_options_and_read_task(parse_options("check decoders", ["--prompts", file]))
-    assert audited.encode_asked_turns(audited.read_examples(), plain_tokenizer) == expected
+    assert (
+        audited.encode_asked_turns_but_failing(audited.read_examples(), plain_tokenizer) == expected
+    )
 
 
 def test_several_files_are_one_and_their_ids_may_be_the_same(tmp_path):
@@ -207,7 +209,7 @@ def test_what_cannot_be_read_is_one_line_with_what_helps(name, content, named, t
 
 def test_zstd_without_its_module_says_what_brings_it(tmp_path, monkeypatch):
     magic = b"\x28\xb5\x2f\xfd"
-    monkeypatch.setitem(foreign._PACKED, magic, ("no_such_module",))
+    monkeypatch.setitem(foreign._MODULES_BY_MAGIC, magic, ("no_such_module",))
     (tmp_path / "x.jsonl.zst").write_bytes(magic)
     with pytest.raises(ValueError, match=naming("Python 3.14", "pip install zstandard")):
         local("jsonl", tmp_path / "x.jsonl.zst").read_examples()

@@ -420,7 +420,7 @@ def test_a_text_that_cannot_be_encoded_leaves_the_others_and_is_counted(caplog):
     texts = ["x", "y", "z"]
     examples = [Example(each, (each,), ((),), {}) for each in texts]
     made = tokenizer(refusing + "{{ messages[0].content }}")
-    assert len(chat.encode_asked_turns(examples, made)) == 2
+    assert len(chat.encode_asked_turns_but_failing(examples, made)) == 2
     assert "1 of 3 texts are left out: the chat template fails: odd" in caplog.text
     with one_line("odd"):
-        chat.encode_asked_turns(examples[1:2], made)
+        chat.encode_asked_turns_but_failing(examples[1:2], made)

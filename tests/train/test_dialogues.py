@@ -58,7 +58,7 @@ def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_pa
         "<|user|>\nAnd who sings?\n<|assistant|>\n"
     )
     asked = build_task_from_files(str(tmp_path / "chats.json"))
-    first, second = asked.encode_asked_turns(asked.read_examples(), names)
+    first, second = asked.encode_asked_turns_but_failing(asked.read_examples(), names)
     assert dialogue.ids[: len(first)] == first
     assert dialogue.ids[: len(second)] == second
     assert dialogue.loss_mask.index(True) == len(first)

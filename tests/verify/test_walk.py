@@ -257,7 +257,7 @@ def test_the_longest_path_of_typical_tokens_is_taken(sure, path, token):
 @pytest.mark.parametrize("value", [-0.1, 1.1, True, "x"])
 def test_thresholds_outside_the_unit_interval_are_refused(value):
     with pytest.raises(ValueError, match=naming("verifier.delta")):
-        rule.read({"rule": "typical", "delta": value}, "rule", "decoder 'd': verifier")
+        rule.build_from_block({"rule": "typical", "delta": value}, "rule", "decoder 'd': verifier")
 
 
 FIVE = torch.tensor([[0.4, 0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)

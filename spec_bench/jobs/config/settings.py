@@ -174,7 +174,7 @@ class JobSettings:
             "tree_revision": cell.config.tree.revision,
             "earlier": cell.config.drafter.file_digest,
             "protocol": self.request.protocol,
-            "energy": self.request.energy.get_run_id_settings(),
+            "energy": self.request.energy.get_run_id_name_or_settings(),
             "warmup": self.request.warmup,
             "seed": self.request.seed,
             "engine_number": ENGINE,

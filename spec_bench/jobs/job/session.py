@@ -341,12 +341,12 @@ def _decode_and_store_batch(
         decoder.remember_for_drafting(
             [answers[prompt_id].tokens for prompt_id in earlier_ids if prompt_id in answers]
         )
-        cell_run.memory.begin()
+        cell_run.memory.begin_window()
         session.machine.begin_window()
         decoder.iteration_counts = cell_run.iteration_counts
         generations = _decode_or_skip(session, cell_run, decoder, requests, progress)
         cell_run.last_batch = requests, generations
-        cell_run.memory.end()
+        cell_run.memory.end_window()
         if any(min(generation.prefill_s, generation.decode_s) < 0 for generation in generations):
             raise UsageError("the clock ran backwards")
         generations = _add_session_and_prompt_fields(session, repeat, generations, requests)

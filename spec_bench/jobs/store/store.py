@@ -220,7 +220,7 @@ class CellStore:
         """
         has_changed = False
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
-            generations = cell_folder.read_valid_generations(path)
+            generations = cell_folder.read_generations_skipping_damaged(path)
             new_generations = [
                 replace(
                     generation,

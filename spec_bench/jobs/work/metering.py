@@ -46,14 +46,14 @@ class EnergyMetering:
     def __exit__(self, *_: object) -> None:
         self.meter.stop()
 
-    def begin(self) -> None:
+    def begin_window(self) -> None:
         """Opens the decode window; a decoder calls it after its prefill."""
-        self.meter.begin()
+        self.meter.begin_window()
 
-    def end(self) -> None:
+    def end_window(self) -> None:
         """Closes the decode window; logs a warning when the meter begins to fail."""
         previous = self._last_reading
-        self._last_reading = self.meter.end()
+        self._last_reading = self.meter.end_window()
         if (
             self._last_reading.energy_j is None
             and previous.energy_j is not None
@@ -79,9 +79,9 @@ class EnergyMetering:
             for generation in repeat.values()
         )
         meter.clock_s = self._seconds_by_decoder.setdefault(id(decoder), before_s)
-        self.begin()
+        self.begin_window()
         yield None
-        self.end()
+        self.end_window()
         self._seconds_by_decoder[id(decoder)] = meter.clock_s
 
     def add_energy_shares(self, generations: Sequence[Generation]) -> list[Generation]:

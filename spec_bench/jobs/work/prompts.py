@@ -179,7 +179,7 @@ class JobPrompts:
     def describe_data_ends_and_template(self, pair: Pair) -> str:
         """Describes the data, the ends of answers and the chat template in one line."""
         task = self.task
-        ends = ", ".join(task.make_stop_criteria(self.tokenizer).end_names) or "none"
+        ends = ", ".join(task.make_stop_criteria(self.tokenizer).token_and_text_names) or "none"
         template = "none"
         if isinstance(task, Task) and task.uses_chat_template(self.tokenizer):
             template = "pair.chat_template" if pair.chat_template else "the tokenizer's"

@@ -10,11 +10,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from annotated_types import Interval, MinLen
 
 from spec_bench.settings.fields import format_suggestion, format_value
+from spec_bench.settings.former import FormerMembers
 from spec_bench.settings.registry import Registry
 from spec_bench.settings.validation import read_settings
 from spec_bench.system.errors import UsageError
@@ -34,7 +35,7 @@ class EnergyReading:
 
     energy_j: float | None  # joules in the window; None if not measured
     note: str = ""  # reason of a missing number, or a caveat
-    window_s: float = 0.0  # seconds between ``begin`` and ``end``
+    window_s: float = 0.0  # seconds between ``begin_window`` and ``end_window``
 
 
 class MeterKind(NamedTuple):
@@ -80,8 +81,8 @@ class EnergySettings:
         if len(set(self.devices)) < len(self.devices):
             raise UsageError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
-    def get_run_id_settings(self) -> str | dict[str, Any]:
-        """Returns the settings that change a number; only the meter's name if there are none."""
+    def get_run_id_name_or_settings(self) -> str | dict[str, Any]:
+        """Returns the meter's name, with its settings that change a number if it has any."""
         names = meter[self.meter].settings
         if not names:
             # Whether ``auto`` finds a meter is no setting: the cell's run id stays the same.
@@ -135,13 +136,14 @@ def build_meter(
 
 
 @meter("none")
-class EnergyMeter(Generic[Mark]):
+class EnergyMeter(FormerMembers, Generic[Mark]):
     """Base class of meters; the base class measures nothing, for the reason "no meter".
 
-    A job opens a meter once, and synchronises the device before ``begin`` and ``end``. Subclasses
-    override ``start``, ``mark``, ``joules`` and ``stop``.
+    A job opens a meter once, and synchronises the device before ``begin_window`` and
+    ``end_window``. Subclasses override ``start``, ``mark``, ``joules`` and ``stop``.
     """
 
+    former_members: ClassVar = {"begin": "begin_window", "end": "end_window"}
     name = "none"  # its key in ``conf/energy``
     # whether a window spans all work of a cell for a batch, prefill included, on all GPUs of the
     # machine
@@ -193,13 +195,13 @@ class EnergyMeter(Generic[Mark]):
             self.reason = str(error)
             self.stop()
 
-    def begin(self) -> None:
+    def begin_window(self) -> None:
         """Opens a window; discards an earlier window that was not closed."""
         self._began_s = time.perf_counter()
         self._mark = self._try_mark()
 
-    def end(self) -> EnergyReading:
-        """Closes the window and returns its energy."""
+    def end_window(self) -> EnergyReading:
+        """Closes the window and returns all of its energy, the idle machine's included."""
         end = self._try_mark()
         window_s = time.perf_counter() - self._began_s
         begin = self._mark

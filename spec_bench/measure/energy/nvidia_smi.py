@@ -22,6 +22,10 @@ _WIDE_PERIODS = 5  # samples further apart are flagged
 _DRIFT = 1e-3  # largest relative error of the speed of a clock that is kept synchronised
 
 
+EpochSeconds = float
+"""Seconds since the epoch, by the clock of the samples' stamps."""
+
+
 @meter(
     "nvidia_smi",
     period_s=0.05,
@@ -29,7 +33,7 @@ _DRIFT = 1e-3  # largest relative error of the speed of a clock that is kept syn
     idle_s=3.0,
     devices=None,
 )
-class NvidiaSmiMeter(EnergyMeter[float]):
+class NvidiaSmiMeter(EnergyMeter[EpochSeconds]):
     """Integrates power over the samples' time stamps by the trapezoid rule and sums the GPUs.
 
     On GPUs since Ampere (except GA100) ``power.draw`` is an average over the last second, which
@@ -61,7 +65,7 @@ class NvidiaSmiMeter(EnergyMeter[float]):
         self._sampler.start()
         self._clocks = time.time(), time.monotonic()
 
-    def mark(self) -> float:
+    def mark(self) -> EpochSeconds:
         """Returns seconds since the epoch by the clock of the samples' stamps.
 
         Raises ``UnmeteredError`` if that clock was set since the last mark.
@@ -75,8 +79,8 @@ class NvidiaSmiMeter(EnergyMeter[float]):
 
     def joules(self, begin: float, end: float) -> tuple[float, str]:
         assert self._sampler is not None
-        traces = self._sampler.wait_for_samples(begin, end)
-        gap_s = max(find_largest_sample_gap_s(times, begin, end) for times, _ in traces)
+        traces = self._sampler.wait_for_samples_dropping_earlier(begin, end)
+        gap_s = max(find_largest_gap_touching_window_s(times, begin, end) for times, _ in traces)
         has_wide_gap = gap_s > _WIDE_PERIODS * self.settings.period_s
         flag = f"samples more than {_WIDE_PERIODS} periods apart" if has_wide_gap else ""
         return sum(integrate_power_j(*trace, begin, end) for trace in traces), flag
@@ -88,7 +92,7 @@ class NvidiaSmiMeter(EnergyMeter[float]):
 
 
 @meter("paper", period_s=1.0, idle_s=3.0, devices=None)
-class DsbdPaperMeter(NvidiaSmiMeter):
+class DsbdSummedSamplesMeter(NvidiaSmiMeter):
     """Sums one sample of power per second over all work of a cell, as the DSBD authors do.
 
     Their loop over the prompts is one window, from the first prefill on (arXiv:2409.16560, Appendix
@@ -112,7 +116,7 @@ class DsbdPaperMeter(NvidiaSmiMeter):
         self.clock_s = self.clock_s + end - begin
         seconds = np.arange(before_s // period_s, self.clock_s // period_s) + 1
         moments = seconds * period_s - before_s + begin
-        traces = self._sampler.wait_for_samples(begin, end)
+        traces = self._sampler.wait_for_samples_dropping_earlier(begin, end)
         watts = sum(float(np.interp(moments, *trace).sum()) for trace in traces)
         note = f"one sum, a sample each {period_s:g} s, prefill in, GPUs: {len(traces)}"
         return watts * period_s, note
@@ -141,7 +145,9 @@ def integrate_power_j(
     return float(np.diff(moments) @ (power[1:] + power[:-1]) / 2)
 
 
-def find_largest_sample_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
+def find_largest_gap_touching_window_s(
+    times_s: Sequence[float], begin_s: float, end_s: float
+) -> float:
     """Returns the longest gap between samples in or next to a window, in seconds."""
     begin_index = bisect_right(times_s, begin_s) - 1
     end_index = bisect_left(times_s, end_s)

@@ -27,7 +27,7 @@ _PATIENCE_S = 6.0  # waiting for late samples beyond the period, in all windows 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Looked up here: a new child of a process with threads must not load anything.
 _prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
-_STAMP = "%Y/%m/%d %H:%M:%S.%f"
+_STAMP_FORMAT = "%Y/%m/%d %H:%M:%S.%f"
 
 Trace = tuple[list[float], list[float]]
 """Ascending seconds since the epoch, and watts at these times."""
@@ -103,7 +103,7 @@ def parse_power_sample(line: str, field: str) -> PowerSample:
     """
     try:
         stamp, index, power = (part.strip() for part in line.split(","))
-        stamp_s = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
+        stamp_s = datetime.strptime(stamp, _STAMP_FORMAT).replace(tzinfo=UTC).timestamp()
         return PowerSample(stamp_s, int(index), _parse_watts(power, field, int(index)))
     except ValueError:
         raise UnmeteredError(f"{PROGRAM} printed: {line.strip()[:120]}") from None
@@ -132,10 +132,10 @@ class PowerSampler:
         ]
         self._reader = threading.Thread(target=self._read_samples, args=(command,), daemon=True)
         self._reader.start()
-        self.wait_for_samples(0.0, 0.0)
+        self.wait_for_samples_dropping_earlier(0.0, 0.0)
         self._patience_s = _PATIENCE_S
 
-    def wait_for_samples(self, begin_s: float, end_s: float) -> list[Trace]:
+    def wait_for_samples_dropping_earlier(self, begin_s: float, end_s: float) -> list[Trace]:
         """Waits for a sample after the window and returns each GPU's samples around it.
 
         The first sample returned is the last before the window; earlier ones are deleted. Raises

@@ -25,7 +25,7 @@ from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import get_non_ratio_statistic
 from spec_bench.metrics.resampling import sum_by_clock
 from spec_bench.records import cell_folder, parquet
-from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
+from spec_bench.records.parquet import RETIMED_SUFFIX, PackedRecords, Scored
 from spec_bench.records.types import Generation
 from spec_bench.report.data.rows import (
     Row,
@@ -82,8 +82,10 @@ def read_or_pack_records(results: Path, run_id: str) -> PackedRecords:
     run_path = files.get_run_folder(files.get_results_folder(results), run_id)
     if run_id in packed and not _is_newer(run_path / files.CELL, path):
         return packed
-    generations = cell_folder.read_valid_generations(run_path / files.GENERATIONS)
-    return cell_folder.pack_cell(run_path, cell_folder.read_cell_json(run_path), generations)
+    generations = cell_folder.read_generations_skipping_damaged(run_path / files.GENERATIONS)
+    return cell_folder.pack_cell_with_provenance(
+        run_path, cell_folder.read_cell_json(run_path), generations
+    )
 
 
 def _is_newer(cell: Path, records: Path) -> bool:
@@ -102,7 +104,9 @@ class _RecordedCell:
         self.repeats = packed.list_complete_repeats(run_id)
         self.prompts = [*self.repeats[0]] if self.repeats else []
         # (repeat, session) -> prompt -> line, of prompts that later sessions timed again
-        self.retimed_lines = packed.group_line_indices(f"{run_id}{AGAIN}", "repeat", "session")
+        self.retimed_lines = packed.group_line_indices(
+            f"{run_id}{RETIMED_SUFFIX}", "repeat", "session"
+        )
         self.run_id = run_id
 
     def list_texts_by_prompt(self, column: str) -> list[dict[str, str]]:
@@ -122,7 +126,7 @@ class _RecordedCell:
             return dict(zip(line_by_prompt, zip(*sums, strict=True), strict=True)) if sums else {}
         if not quantity.sums:
             return {}
-        part = self.packed.generation_arrays.compute_terms(*quantity.sums)[
+        part = self.packed.generation_arrays.compute_line_terms(*quantity.sums)[
             [*line_by_prompt.values()]
         ]
         if np.isnan(part).any() or not part[:, 1].any():
@@ -148,7 +152,7 @@ class _RecordBlock(NamedTuple):
             and ((sessions := self.arrays.session[lines]) != sessions[:1]).any()
         ):
             return None
-        table = self.arrays.compute_terms(*ratio)[lines]
+        table = self.arrays.compute_line_terms(*ratio)[lines]
         is_known = not np.isnan(table).any() and table[..., 1].any(axis=-1).all()
         return np.moveaxis(table, -1, 1) if is_known else None
 

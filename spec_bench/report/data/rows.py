@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
-from spec_bench.records.sampling import LATER
-from spec_bench.records.sessions import MEANING, OTHER, list_row_session_notes
+from spec_bench.records.sampling import EMPTY_AT_DEFAULT
+from spec_bench.records.sessions import (
+    OTHER_SESSION_MARK,
+    OTHER_SESSION_NOTE,
+    make_session_note_per_row,
+)
 from spec_bench.records.types import (
     ENGINE,
     explain_missing_data,
@@ -104,7 +108,7 @@ def read_results_file(path: Path, separate_models_later: bool = False) -> pd.Dat
         ]
         cells = to_rows(rows[["decoder", "token_rate", "speedup"]])
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
-            session_marks[part] = list_row_session_notes([cells[n] for n in part])
+            session_marks[part] = make_session_note_per_row([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
     return rows.assign(**{OTHER_SESSION: session_marks, MIXED: separate_models_later})
 
@@ -363,7 +367,7 @@ def select_undoubted_rows(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 def get_remarks(row: Row | pd.Series) -> list[str]:
     """Lists remarks on a row: paths as rows, another session, unreliable times, missing data."""
     paths = "" if row.get("tree_attention", True) else "paths as rows"
-    session_mark = OTHER if row.get(OTHER_SESSION) == MEANING else ""
+    session_mark = OTHER_SESSION_MARK if row.get(OTHER_SESSION) == OTHER_SESSION_NOTE else ""
     loss = explain_missing_data(str(row.get("reason")))
     return [remark for remark in (paths, session_mark, get_timing_doubt(row), loss) if remark]
 
@@ -500,7 +504,11 @@ def format_setting(column: Column, value: object) -> str:
     """Formats a column's value for a heading: ``batch size 4``; ``not stated`` if it is unknown."""
     if value is None or pd.isna(value) or value == "":
         default_text = f" {CLEAN}" if column.name == "protocol" else NOT_STATED
-        return f"no {column.title}" if column.name in LATER else f"{column.title}{default_text}"
+        return (
+            f"no {column.title}"
+            if column.name in EMPTY_AT_DEFAULT
+            else f"{column.title}{default_text}"
+        )
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"
 
 
