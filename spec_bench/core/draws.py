@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -272,28 +273,26 @@ class SeededWalkDraws:
         return self._choose(probs, self._token).squeeze(-1)
 
 
+@dataclass
 class SeededPositionDraws:
-    """Uniforms [R, count] in [0, 1), float64, for the positions that a walk may reach."""
+    """Random numbers for the positions that a walk may reach."""
 
-    def __init__(self, uniforms: Tensor, choose: Choice) -> None:
-        self._choose = choose
-        self._uniforms = uniforms
+    uniforms: Tensor  # [R, count] in [0, 1), float64
+    choose: Choice
 
     def sample_at(self, level: int, probs: Tensor) -> Tensor:
-        return self._choose(probs, self._uniforms[:, level : level + 1]).squeeze(-1)
+        return self.choose(probs, self.uniforms[:, level : level + 1]).squeeze(-1)
 
     def sample_nodes_at(self, levels: Tensor, probs: Tensor) -> Tensor:
-        uniforms = self._uniforms.gather(1, levels.expand(probs.shape[:2]))
-        return self._choose(probs, uniforms.unsqueeze(-1)).squeeze(-1)
+        uniforms = self.uniforms.gather(1, levels.expand(probs.shape[:2]))
+        return self.choose(probs, uniforms.unsqueeze(-1)).squeeze(-1)
 
 
+@dataclass
 class SeededTrialDraws:
-    """Uniforms [R, count] in [0, 1), float64, for a known number of trials, all
-    drawn in advance.
-    """
+    """Random numbers for a known number of trials, all drawn in advance."""
 
-    def __init__(self, uniforms: Tensor) -> None:
-        self._uniforms = uniforms
+    uniforms: Tensor  # [R, count] in [0, 1), float64
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
-        return self._uniforms[:, index] < probability
+        return self.uniforms[:, index] < probability

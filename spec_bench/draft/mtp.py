@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,9 +80,7 @@ class MtpHead(FeatureHead):
 
     @cached_property
     def layer_cache_sizes(self) -> Sequence[LayerCacheSizes]:
-        """Sizes of the block's cache entry for a token, from a trace of its attention on the meta
-        device.
-        """
+        """Sizes of the block's cache entry for a token, from a pass over one."""
         layers: list[LayerCacheSizes] = []
 
         def attend(
@@ -95,7 +93,9 @@ class MtpHead(FeatureHead):
             layers.append(LayerCacheSizes(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
-        LastBlockFactory(self.shape.transformers_config).trace_attention_shapes(attend)
+        zeros = self._first_parameter.new_zeros((1, 1, self.shape.hidden))
+        with torch.no_grad():
+            self.compute_outputs(zeros, zeros, zeros[..., 0].long(), attend)
         return layers
 
     def compute_outputs(
@@ -114,10 +114,10 @@ class MtpHead(FeatureHead):
             position_embeddings=self.rotary(z, positions),
             attend=attend,
         )
-        return cast(Tensor, output[0] if isinstance(output, tuple) else output)
+        return output[0] if isinstance(output, tuple) else output
 
     def to_next_feature(self, output: Tensor) -> Tensor:
-        return cast(Tensor, self.norm(output))
+        return self.norm(output)
 
     def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
         return super().compute_own_logits(self.norm(output), project)

@@ -119,7 +119,10 @@ def run_generate(
         except ValueError as error:  # for example vocabularies of different sizes
             raise UsageError(f"transformers' own generate refuses: {error}") from error
     target_s, draft_s, *_ = *(watch.get_prompt_and_total_s() for watch in watches), (0.0, 0.0)
-    answers = [_cut_answer(text, request) for text, request in zip(texts, requests, strict=True)]
+    answers = [  # up to the first stop or the limit; what follows is padding
+        answer[: request.count_tokens_to_end(answer)][: request.max_new_tokens]
+        for answer, request in zip(texts, requests, strict=True)
+    ]
     return GenerateResult(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
 
 
@@ -212,11 +215,6 @@ def _pad_requests(
     return pad_left(texts).to(device), pad_left(list(map(torch.ones_like, texts))).to(device)
 
 
-def _cut_answer(answer: Sequence[int], request: Request) -> list[int]:
-    """Cuts an answer after its first stop or at its limit; what follows is padding."""
-    return list(answer[: request.count_tokens_to_end(answer)][: request.max_new_tokens])
-
-
 @torch.inference_mode()
 def compute_log_likelihood(
     target: HuggingFaceModel, prompt: Sequence[int], answer: Sequence[int]
@@ -225,7 +223,7 @@ def compute_log_likelihood(
     ids = torch.tensor([[*prompt, *answer]], device=target.device)
     logits = target.module(input_ids=ids[:, :-1], use_cache=False).logits
     answer_logits = logits[0, -len(answer) :, : target.vocab_size].to(target.device)
-    log_p = answer_logits.to(torch.promote_types(answer_logits.dtype, torch.float32)).log_softmax(
-        dim=-1
+    log_p = answer_logits.log_softmax(
+        dim=-1, dtype=torch.promote_types(answer_logits.dtype, torch.float32)
     )
     return float(log_p.gather(1, ids[0, -len(answer) :, None]).double().sum())

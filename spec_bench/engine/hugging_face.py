@@ -20,7 +20,7 @@ from spec_bench.engine.attention import supports_spans
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.layer_masks import LayerMaskMaker
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
-from spec_bench.engine.plain import COMPILE, PlainModel
+from spec_bench.engine.plain import COMPILE, PlainModel, can_run_plainly
 from spec_bench.engine.recorder import GraphRecorder, explain_no_recording
 from spec_bench.engine.split_attention import FROM, has_attention_kernels
 from spec_bench.settings.fields import to_one_line
@@ -51,8 +51,9 @@ class HuggingFaceModel:
         self.dtype = self.module.dtype
         self.masks = LayerMaskMaker(config, self.dtype)
         # None: the modules are called instead
-        self.plain = PlainModel.build(self.module, COMPILE[self.compile])
-        self.fused = COMPILE[self.compile] is not None  # whether its passes are compiled
+        backend = COMPILE[self.compile]
+        self.plain = PlainModel(self.module, backend) if can_run_plainly(self.module) else None
+        self.fused = backend is not None  # whether its passes are compiled
         if self.fused and self.plain is None:
             log.warning(
                 "engine.compile=%s: passes are not fused: blocks of %s are not known to compile",

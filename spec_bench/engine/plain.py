@@ -219,13 +219,6 @@ class PlainModel:
         # If layers have kinds, ``LayerMaskMaker`` makes a mask for each kind.
         self._layer_kinds = getattr(self._config, "layer_types", None) or [None] * len(self._blocks)
 
-    @classmethod
-    def build(cls, module: nn.Module, backend: str | None = None) -> PlainModel | None:
-        """Builds a plain model, compiled if there is a backend; None if the module has an unknown
-        part.
-        """
-        return cls(module, backend) if can_run_plainly(module) else None
-
     @property
     def supports_hooks_and_attention(self) -> bool:
         """Whether the modules have no hooks, and attention is torch's or ours."""

@@ -63,20 +63,6 @@ class LastBlockFactory:
         """
         return type(self._body.rotary_emb)(self._config)
 
-    def trace_attention_shapes(self, attend: Any) -> None:
-        """Runs a token through the attention on the meta device, so that ``attend`` receives the
-        shapes.
-        """
-        z = torch.zeros((1, 1, self._config.hidden_size))
-        turn = self.make_rotary()(z, torch.zeros((1, 1), dtype=torch.long))
-        with torch.device("meta"):
-            self.make_block().self_attn(
-                hidden_states=z.to("meta"),
-                position_embeddings=tuple(part.to("meta") for part in turn),
-                attention_mask=None,
-                attend=attend,
-            )
-
 
 def _call_given_attention(
     module: nn.Module,

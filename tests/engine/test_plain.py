@@ -62,7 +62,7 @@ def test_a_family_run_plainly_has_its_modules_logits(family, joined, dtype):
     model = wrapped(module_of(family).to(dtype))
     if joined:
         assert fuse_linear_groups(model.module) == 6
-        model.plain = PlainModel.build(model.module)
+        model.plain = PlainModel(model.module)
     assert model.plain is not None
     plain = tree_logits(model)
     model.plain = None
