@@ -71,12 +71,12 @@ def iter_repeats_with_baseline(
     of prompts. Raises UsageError if the two have different prompts.
     """
     if cell.baseline is not None:
-        for mine, baseline in zip(
+        for cell_repeat, baseline_repeat in zip(
             cell.repeats,
             (cell.baseline, *cell.later_baseline_repeats),
             strict=False,
         ):
-            yield mine, match_baseline(mine, baseline)
+            yield cell_repeat, match_baseline(cell_repeat, baseline_repeat)
 
 
 def match_baseline(
@@ -85,16 +85,19 @@ def match_baseline(
     """Returns the baseline's generations in the order of ``generations``, matched by prompt id.
     Raises UsageError if a prompt id occurs twice, or only on one side.
     """
-    ours, theirs = (
+    cell_ids, baseline_ids = (
         [generation.prompt_id for generation in side] for side in (generations, baseline)
     )
-    for owner, ids, other_ids in (("cell", ours, theirs), ("baseline", theirs, ours)):
+    for owner, ids, other_ids in (
+        ("cell", cell_ids, baseline_ids),
+        ("baseline", baseline_ids, cell_ids),
+    ):
         if repeated_ids := sorted(name for name, count in Counter(ids).items() if count > 1):
             raise UsageError(f"prompts twice in the {owner}: {', '.join(repeated_ids)}")
         if missing_ids := sorted({*other_ids} - {*ids}):
             raise UsageError(f"prompts missing from the {owner}: {', '.join(missing_ids)}")
-    by_prompt = dict(zip(theirs, baseline, strict=True))
-    return tuple(by_prompt[name] for name in ours)
+    by_prompt = dict(zip(baseline_ids, baseline, strict=True))
+    return tuple(by_prompt[name] for name in cell_ids)
 
 
 def divide_rate_by_baseline(rate_name: str, cell: CellRecords) -> Interval | None:
@@ -105,12 +108,14 @@ def divide_rate_by_baseline(rate_name: str, cell: CellRecords) -> Interval | Non
         return None
     pairs = list(iter_repeats_with_baseline(cell))
     terms = _RATIOS[rate_name]
-    ours = pool_repeats([ratio_of_sums(mine, *terms) for mine, _ in pairs], cell.clocks)
-    theirs = pool_repeats(
-        [ratio_of_sums(theirs_repeat, *terms) for _, theirs_repeat in pairs], cell.clocks
+    cell_sums = pool_repeats(
+        [ratio_of_sums(cell_repeat, *terms) for cell_repeat, _ in pairs], cell.clocks
     )
-    assert isinstance(ours, PromptSums) and isinstance(theirs, PromptSums)
-    return rate_ratio_interval(*ours.to_arrays(), *theirs.to_arrays())
+    baseline_sums = pool_repeats(
+        [ratio_of_sums(baseline_repeat, *terms) for _, baseline_repeat in pairs], cell.clocks
+    )
+    assert isinstance(cell_sums, PromptSums) and isinstance(baseline_sums, PromptSums)
+    return rate_ratio_interval(*cell_sums.to_arrays(), *baseline_sums.to_arrays())
 
 
 speedup = partial(divide_rate_by_baseline, "token_rate")

@@ -134,9 +134,13 @@ def find_usual_number(statistic: Statistic, columns: ArrayLike) -> UsualNumber |
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(make_checked_table(columns).sum(axis=1))
     finite = values[np.isfinite(values)]
-    usual = float(np.median(finite)) if finite.size else 0.0
-    unlike = finite.size - int(np.isclose(finite, usual, rtol=1e-9).sum())
-    return UsualNumber(usual, unlike) if unlike < FEWEST and 2 * unlike < finite.size else None
+    usual_value = float(np.median(finite)) if finite.size else 0.0
+    unlike_count = finite.size - int(np.isclose(finite, usual_value, rtol=1e-9).sum())
+    return (
+        UsualNumber(usual_value, unlike_count)
+        if unlike_count < FEWEST and 2 * unlike_count < finite.size
+        else None
+    )
 
 
 def interval_where_few_differ(
@@ -154,14 +158,14 @@ def interval_where_few_differ(
     usual_and_unlike = find_usual_number(statistic, data)
     if usual_and_unlike is None or table.shape[1] > 1 or table.shape[2] < FEWEST:
         return None
-    usual, unlike = usual_and_unlike
+    usual_value, unlike_count = usual_and_unlike
     interval = score_difference_interval(
-        lambda sums: statistic(sums) - usual, data, largest_difference
+        lambda sums: statistic(sums) - usual_value, data, largest_difference
     )
-    interval = interval and interval.map(lambda number: number + usual)
+    interval = interval and interval.map(lambda number: number + usual_value)
     if interval is None or not isfinite(largest_difference):
         return interval and Interval(interval.value)
-    return replace(interval, shrink_power=0.75 if unlike else 1.0)
+    return replace(interval, shrink_power=0.75 if unlike_count else 1.0)
 
 
 def widen_to_tau_width(interval: Interval, tau: Interval | None, column_name: str) -> Interval:

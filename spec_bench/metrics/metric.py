@@ -144,8 +144,12 @@ def pool_repeats(numbers: Sequence[Number], clocks: tuple[float, ...] = ()) -> N
         numerators = tuple(value for number in sums for value in number.numerators)
         denominators = tuple(value for number in sums for value in number.denominators)
         return PromptSums(numerators, denominators, sums[0].mapped, len(sums), clocks=clocks)
-    plain = [number for number in numbers if isinstance(number, float | int)]
-    return sum(plain) / len(plain) if len(plain) == len(numbers) else numbers[0]
+    plain_numbers = [number for number in numbers if isinstance(number, float | int)]
+    return (
+        sum(plain_numbers) / len(plain_numbers)
+        if len(plain_numbers) == len(numbers)
+        else numbers[0]
+    )
 
 
 @dataclass(frozen=True)

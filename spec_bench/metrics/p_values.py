@@ -27,13 +27,13 @@ def p_value_above(interval: Interval, bound: float = 0.0) -> float | None:
     if interval.ends is None or interval.degrees_of_freedom is None:
         return None
     low, high = interval.ends
-    beyond = interval.value - bound
-    reach = interval.value - low if beyond > 0 else high - interval.value
-    if reach <= 0:
-        return 0.0 if beyond > 0 else 1.0
+    distance_beyond = interval.value - bound
+    distance_to_end = interval.value - low if distance_beyond > 0 else high - interval.value
+    if distance_to_end <= 0:
+        return 0.0 if distance_beyond > 0 else 1.0
     degrees_of_freedom = max(interval.degrees_of_freedom - 1, 1.0)
     critical_value = float(stdtrit(degrees_of_freedom, (1 + LEVEL) / 2))
-    return float(stdtr(degrees_of_freedom, -beyond / reach * critical_value))
+    return float(stdtr(degrees_of_freedom, -distance_beyond / distance_to_end * critical_value))
 
 
 def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:

@@ -52,18 +52,23 @@ def iter_published_baseline_comparisons(row: Mapping[str, Any]) -> Iterator[str]
             ],
             errors="coerce",
         )
-        wider = stdtrit(count - 1, 0.995) / stdtrit(count - 1, 0.975)
-        low, high = (score + (end - score) * wider for end in ends)
+        widening = stdtrit(count - 1, 0.995) / stdtrit(count - 1, 0.975)
+        low, high = (score + (end - score) * widening for end in ends)
         printed_value = value / 100 if value > 1 else value
         remark = (
             "" if low <= printed_value <= high else ": these are other prompts or another model"
         )
         if low == low:
-            ours = column.title, score, max(low, 0.0), high, count, tokens / count, prompt
             yield _LINE.format(
                 names.get_task_title(row["task"]),
                 row["pair"],
-                *ours,
+                column.title,
+                score,
+                max(low, 0.0),
+                high,
+                count,
+                tokens / count,
+                prompt,
                 printed_value,
                 remark,
             )

@@ -230,26 +230,26 @@ class TokenF1(_SquadScore):
 
     def match(self, prediction: str, gold: str) -> float:
         """F1 of the bags of words; 1 or 0 where either side has no words."""
-        ours = _normalise_unless_unanswerable(prediction, gold).split()
-        theirs = normalise_squad_answer(gold).split()
-        if not ours or not theirs:
-            return float(ours == theirs)
-        common = sum((Counter(ours) & Counter(theirs)).values())
-        return 2.0 * common / (len(ours) + len(theirs))
+        predicted_words = _normalise_unless_unanswerable(prediction, gold).split()
+        gold_words = normalise_squad_answer(gold).split()
+        if not predicted_words or not gold_words:
+            return float(predicted_words == gold_words)
+        common = sum((Counter(predicted_words) & Counter(gold_words)).values())
+        return 2.0 * common / (len(predicted_words) + len(gold_words))
 
 
 def normalise_squad_answer(text: str) -> str:
     """Lower-cases, and removes punctuation, articles and extra blanks (SQuAD, arXiv:1606.05250,
     6.1).
     """
-    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+    unpunctuated = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", unpunctuated).split())
 
 
 def _normalise_unless_unanswerable(prediction: str, gold: str) -> str:
     """Normalises a prediction; the word ``UNANSWERABLE`` becomes "" if the reference is empty."""
-    plain = normalise_squad_answer(prediction)
-    return "" if plain == UNANSWERABLE and not gold else plain
+    normalised = normalise_squad_answer(prediction)
+    return "" if normalised == UNANSWERABLE and not gold else normalised
 
 
 def needs_references(name: str) -> bool | Literal["field"]:
@@ -352,8 +352,8 @@ def score_each_answer(name: str, numbers_by_prompt: Mapping[str, Any]) -> Mappin
     if numbers.ndim == 1:
         return numbers_by_prompt
     compute_from_sums = getattr(SCORES.get(name), "compute_from_sums", None)
-    alone = compute_from_sums(numbers).tolist() if compute_from_sums else ()
-    return dict(zip(numbers_by_prompt, alone, strict=False))
+    answer_scores = compute_from_sums(numbers).tolist() if compute_from_sums else ()
+    return dict(zip(numbers_by_prompt, answer_scores, strict=False))
 
 
 def get_non_ratio_statistic(name: str, numbers_per_prompt: int) -> Statistic | None:

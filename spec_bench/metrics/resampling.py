@@ -157,8 +157,8 @@ def _build_interval(
         is_itself = abs(value) <= 1e-9
         return Interval(0.0, 0.0, 0.0, degrees_of_freedom=freedom) if is_itself else Interval(value)
     if seed_variance > 0:
-        small = seed_variance**2 / (repeats - 1)
-        freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))
+        seed_term = seed_variance**2 / (repeats - 1)
+        freedom = variance**2 / (seed_term + error**4 / max(prompts - 1, 1))
         widening = t_critical_value(freedom)
         if error > 0:  # keep the skew of the prompts' quantiles
             widening /= t_critical_value(prompts - 1)
@@ -215,16 +215,16 @@ def _draw_t_values(
 ) -> Array | None:
     """Draws t* = (theta* - theta) / se* of resamples; empty if few, None if one has no value."""
     prompts = cell_blocks.shape[-1]
-    few = prompts < _FEW_PROMPTS
+    has_few_prompts = prompts < _FEW_PROMPTS
     t_values = [np.empty(0)]
-    if few and (cell_blocks > 0).all():  # every resample has a value
+    if has_few_prompts and (cell_blocks > 0).all():  # every resample has a value
         return t_values[0]
     for weights in _make_resample_counts(prompts):
         draw_counts = weights.astype(np.float64)
         resampled_values = statistic(cell_blocks @ draw_counts)
         if not np.isfinite(resampled_values).all():
             return None
-        if not few:
+        if not has_few_prompts:
             errors = _compute_resample_errors(statistic, cell_blocks, draw_counts)
             # Resamples of a single repeated prompt have no standard error: left out.
             t_values.append(((resampled_values - value) / errors)[errors > 1e-6 * linear_error])

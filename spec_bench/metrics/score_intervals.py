@@ -94,8 +94,8 @@ def score_difference_interval(
     )
     spread = (float(pseudo @ pseudo) + largest**2) / (prompts + 2)
     variance = (spread - (float(pseudo.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
-    reach = t_critical_value(prompts - 1) * sqrt(variance)
-    return Interval(value, value - reach, value + reach, degrees_of_freedom=prompts - 1)
+    half_width = t_critical_value(prompts - 1) * sqrt(variance)
+    return Interval(value, value - half_width, value + half_width, degrees_of_freedom=prompts - 1)
 
 
 def _compute_value_and_jackknife(

@@ -129,11 +129,11 @@ def _compute_tokens_and_unstalled_s(
     """Returns tokens and seconds, each by repeat and prompt; a stalled window has the seconds of as
     many median calls.
     """
-    usual = _median_call_s(repeats)
+    median_call_s = _median_call_s(repeats)
     tokens = [[float(generation.tokens_in_decode_s) for generation in repeat] for repeat in repeats]
     seconds = [
         [
-            usual * len(g.steps) if is_stalled else g.decode_s
+            median_call_s * len(g.steps) if is_stalled else g.decode_s
             for g, is_stalled in zip(repeat, flags, strict=True)
         ]
         for repeat, flags in zip(repeats, flag_windows_over_cell_median(repeats), strict=True)

@@ -93,10 +93,10 @@ def format_change_cells(change: NumberChange) -> list[str]:
 def format_comparison_markdown(comparison: ResultsComparison) -> str:
     """Formats the whole comparison as Markdown, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
-    alone = [
+    one_sided_texts = [
         f"Cells {side} alone: {'; '.join(names)}" for side, names in comparison.one_sided_cells
     ]
-    parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
+    parts = [title, *map(escape_markdown, one_sided_texts), f"**{comparison.sentence}**"]
     if comparison.differing:
         rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
         parts.append(

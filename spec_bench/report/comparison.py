@@ -176,8 +176,10 @@ class ResultsComparison:
         parts += [f"{open_count} not judged"] if open_count else []
         failure_text = format_count(len(self.newly_failed), "cell")
         parts += [f"{failure_text} failed that had not"] if self.newly_failed else []
-        ours = (setting.name for setting in self.differing if _NOT_STATED not in setting)
-        model_facts = dict.fromkeys(name for name in ours if name.endswith(("digest", "token ids")))
+        setting_names = (setting.name for setting in self.differing if _NOT_STATED not in setting)
+        model_facts = dict.fromkeys(
+            name for name in setting_names if name.endswith(("digest", "token ids"))
+        )
         parts += [f"another {' and '.join(model_facts)}"] if model_facts else []
         return doubt + ", ".join(parts)
 
@@ -238,14 +240,16 @@ def judge_and_sort_changes(changes: Sequence[NumberChange], alpha: float) -> lis
             results.append(_flag_halved_rate(change))
         else:
             with_p.append((change, change.p_value))
-    for (change, alone), p in zip(with_p, adjust_by_holm([p for _, p in with_p]), strict=True):
+    for (change, uncorrected_p), p in zip(
+        with_p, adjust_by_holm([p for _, p in with_p]), strict=True
+    ):
         ends = change.shift and change.shift.ends
         verdict: Verdict = "regression" if change.is_worse else "improvement"
         why = ""
         if p >= alpha:
             verdict = "no change shown"
             if ends and not ends[0] <= 0 <= ends[1]:
-                reason = "not among so many numbers" if alone < alpha else "not the margin"
+                reason = "not among so many numbers" if uncorrected_p < alpha else "not the margin"
                 why = f"its own interval leaves out 0, but {reason}"
         results.append(replace(change, p_value=p, verdict=verdict, why=why))
     return sorted(results, key=lambda change: (ORDER.index(change.verdict), change.p_value or 0.0))
@@ -408,9 +412,12 @@ def compare_numbers(
         known_columns = [
             c for c in score_columns if all(get_number(r, c.name) is not None for r in match.rows)
         ]
-        plain = match.rows[0]["decoder"] == "ar"  # whose other numbers are 1 by definition
-        of_cell = [c for c in known_columns if c.kind == "score" or not plain]
-        for number_column in (*map(get_column, [RATE] if plain else _COMPARED_COLUMNS), *of_cell):
+        is_baseline = match.rows[0]["decoder"] == "ar"  # whose other numbers are 1 by definition
+        of_cell = [c for c in known_columns if c.kind == "score" or not is_baseline]
+        for number_column in (
+            *map(get_column, [RATE] if is_baseline else _COMPARED_COLUMNS),
+            *of_cell,
+        ):
             changes.append(_pair_counts(match, number_column, records))
     for start in range(0, len(changes), _AT_ONCE):
         batch = changes[start : start + _AT_ONCE]
@@ -499,17 +506,17 @@ def _make_number_change(
     p = two_sided_p_value(interval, log1p(margins.get(change.column.name, 0.0)))
     shares = interval.map(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
-    half = len(table) // 2
+    side_width = len(table) // 2
     sums = table.sum(axis=(1, 2))[:, None]
     return replace(
         change,
-        before=float(statistic(sums[:half])[0]),
-        after=float(statistic(sums[half:])[0]),
+        before=float(statistic(sums[:side_width])[0]),
+        after=float(statistic(sums[side_width:])[0]),
         shift=shares if change.is_relative else interval,
         p_value=p,
         prompts=table.shape[-1],
         why="" if p is not None else TOO_FEW,
-        is_identical=bool((table[:half] == table[half:]).all()),
+        is_identical=bool((table[:side_width] == table[side_width:]).all()),
     )
 
 

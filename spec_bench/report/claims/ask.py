@@ -245,12 +245,12 @@ class ClaimQuery:
         )
         by_pair = group_by_key((str(group.rows.iloc[0].pair), group) for group in self.groups)
         for name, groups in product(to_tuple(metric), by_pair.values()):
-            sound = [
+            sound_groups = [
                 replace(group, rows=select_undoubted_rows(group.rows, name)) for group in groups
             ]
             sound_cases = [
                 (group, comparison.find_contrasts_by_label(group) if len(group.rows) else {})
-                for group in sound
+                for group in sound_groups
             ]
             cases = [(group, by_label) for group, by_label in sound_cases if len(group.rows)]
             if comparison.has_one_check_per_group:
@@ -437,11 +437,11 @@ class Comparison(FormerMembers):
     def describe_single_verdicts(self, so: str, not_so: str) -> str:
         """Describes how many contrasts on one task hold on their own; "" if unknown."""
         one_sided = (Difference.above, Difference.below)
-        alone = self.expect if self.expect in one_sided else Difference.better
+        single_expect = self.expect if self.expect in one_sided else Difference.better
         p_values = (
             []
             if len(self.strata) > 1 or self.contrast_count < 2
-            else list(map(alone, self.single_differences))
+            else list(map(single_expect, self.single_differences))
         )
         verdicts = list_holm_verdicts([p_value for p_value in p_values if p_value])
         if not p_values or len(verdicts) < len(p_values):
@@ -486,10 +486,10 @@ class Comparison(FormerMembers):
         """
         counts = []
         for left, right in self.first_cells_of_sides:
-            ours = left.get(self.column)
-            number = self.ask.get_value(left, against) if against else right.get(self.column)
-            if ours is not None and number is not None and not pd.isna([ours, number]).any():
-                counts.append((str(left["spec"]), float(ours), float(number)))
+            left_count: Any = left.get(self.column)
+            right_count = self.ask.get_value(left, against) if against else right.get(self.column)
+            if not pd.isna([left_count, right_count]).any():
+                counts.append((str(left["spec"]), float(left_count), float(right_count)))
         return counts
 
     def iter_comparisons_by_label(
@@ -524,10 +524,10 @@ class Comparison(FormerMembers):
         for task, groups in tasks.items():
             if len(groups) < 2 or task in done_tasks:
                 continue
-            whole = Group(task, pd.concat([group.rows for group in groups]))
-            for label, contrasts in [*self.find_contrasts_by_label(whole).items()][:1]:
+            merged_group = Group(task, pd.concat([group.rows for group in groups]))
+            for label, contrasts in [*self.find_contrasts_by_label(merged_group).items()][:1]:
                 comparison = replace(
-                    self, group=whole, column=metric, label=label, strata=[contrasts]
+                    self, group=merged_group, column=metric, label=label, strata=[contrasts]
                 )
                 settings_text = _describe_differing_settings(contrasts, self.ask.across)
                 evidence = f"{NOT_COMPARABLE}: {settings_text}"
@@ -576,9 +576,9 @@ def _list_distinguishing_setting_texts(ask: ClaimQuery, groups: Sequence[Group])
         for column in columns
         if column.name not in ask.across
     ]
-    differing_words = [words for words in texts if len(set(words)) > 1]
+    differing_texts = [column_texts for column_texts in texts if len(set(column_texts)) > 1]
     return [
-        join_settings_counting_unstated(words[place] for words in differing_words)
+        join_settings_counting_unstated(column_texts[place] for column_texts in differing_texts)
         for place in range(len(groups))
     ]
 

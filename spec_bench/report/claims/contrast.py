@@ -508,9 +508,11 @@ def compute_correlation_over_prompts(
         return np.asarray(np.arctanh((x_offsets * y_offsets).sum(axis=0) / scale))
 
     parts = pseudo_values(compute_z, np.concatenate(counts).reshape(-1, prompts))
-    reach = t_critical_value(prompts - 1) * float(parts.std(ddof=1)) / sqrt(prompts)
+    half_width = t_critical_value(prompts - 1) * float(parts.std(ddof=1)) / sqrt(prompts)
     interval = (
-        Interval(z, z - reach, z + reach, degrees_of_freedom=prompts - 1) if reach > 0 else None
+        Interval(z, z - half_width, z + half_width, degrees_of_freedom=prompts - 1)
+        if half_width > 0
+        else None
     )
     return Difference(r, interval, False, TOO_FEW, prompt_count=prompts)
 
@@ -522,5 +524,5 @@ def compute_fisher_interval(
     z = float(np.arctanh(r))
     error = 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
-    beyond = (z - float(np.arctanh(bound))) / error
-    return low, high, (float(ndtr(-beyond)), float(ndtr(beyond)))
+    z_score = (z - float(np.arctanh(bound))) / error
+    return low, high, (float(ndtr(-z_score)), float(ndtr(z_score)))

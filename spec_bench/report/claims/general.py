@@ -130,11 +130,11 @@ def _compute_sign_p_value(contrast: Contrast, sums: Array, score: str) -> float:
     """Computes the p-value of the signs of differences by prompt, of sums (counts, prompts) per
     cell.
     """
-    ours, theirs = (
+    left_values, right_values = (
         pseudo_values(partial(compute_metric_from_sums, row=cell, name=score), side)
         for cell, side in zip(chain(*contrast), sums, strict=True)
     )
-    return sign_flip_p_value(ours - theirs)
+    return sign_flip_p_value(left_values - right_values)
 
 
 def check_fastest_beats_baseline(

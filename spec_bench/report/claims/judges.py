@@ -74,11 +74,11 @@ def pair_ends_along(along: str) -> Pairing:
     def pair_cells(comparison: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         lines = comparison.sort_lines(left, along)
         key = along.lstrip("-")
-        reach = [
+        spans = [
             sorted(comparison.ask.get_value(line[end], key) for end in (0, -1)) for line in lines
         ]
-        full_span = reach and [min(low for low, _ in reach), max(high for _, high in reach)]
-        for line, span in zip(lines, reach, strict=True):
+        full_span = spans and [min(low for low, _ in spans), max(high for _, high in spans)]
+        for line, span in zip(lines, spans, strict=True):
             if len(line) > 1 and (comparison.each or span == full_span):
                 yield line[-1:], line[:1]
 
@@ -142,8 +142,10 @@ def make_count_judge(within: float | None = None, against: str = "") -> Judge:
 
     def judge(comparison: Comparison) -> Check | None:
         holds = [
-            ours < theirs if within is None else abs(ours - theirs) <= within * theirs
-            for _, ours, theirs in comparison.list_count_pairs(against)
+            left_count < right_count
+            if within is None
+            else abs(left_count - right_count) <= within * right_count
+            for _, left_count, right_count in comparison.list_count_pairs(against)
         ]
         return comparison.make_check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
 

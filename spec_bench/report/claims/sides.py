@@ -37,5 +37,5 @@ def meets_condition(value: Any, condition: Any) -> bool:
         return False
     if callable(condition):
         return bool(condition(value))
-    among = condition if isinstance(condition, tuple | list | set) else (condition,)
-    return value in among
+    choices = condition if isinstance(condition, tuple | list | set) else (condition,)
+    return value in choices

@@ -99,9 +99,11 @@ def _iter_holm_verdicts(p_values: Sequence[PValues]) -> Iterator[tuple[str, floa
     """Yields each claim's verdict and the smaller of its p-values, corrected for all (Holm)."""
     corrected_p = adjust_by_holm([p for pair in p_values for p in pair])
     for raw_p, supports, against in zip(p_values, corrected_p[::2], corrected_p[1::2], strict=True):
-        side = ALONE if raw_p[0] <= raw_p[1] else CONTRARY
-        open_ = side if 2 * min(raw_p) <= ALPHA else WITHIN_NOISE
-        verdict = DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_
+        uncorrected_verdict = ALONE if raw_p[0] <= raw_p[1] else CONTRARY
+        open_verdict = uncorrected_verdict if 2 * min(raw_p) <= ALPHA else WITHIN_NOISE
+        verdict = (
+            DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_verdict
+        )
         yield verdict, min(supports, against)
 
 
@@ -195,15 +197,15 @@ def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> ClaimsSumm
     if missing:
         of_all = "its only claim" if len(claims) == 1 else f"{missing} of its {len(claims)} claims"
         text += f"; {of_all} not measured here"
-    extra = [] if all(by_statement.values()) else ["not measured"]
+    unmeasured_heads = [] if all(by_statement.values()) else ["not measured"]
     lines = {
         place: [
             *(str(counts_here[each] or "") for each in verdicts),
-            *("" if counts_here else "x" for _ in extra),
+            *("" if counts_here else "x" for _ in unmeasured_heads),
         ]
         for place, counts_here in sorted(by_statement.items(), key=lambda item: not item[0][0])
     }
-    return ClaimsSummary(f"{text}.", (*verdicts, *extra), lines)
+    return ClaimsSummary(f"{text}.", (*verdicts, *unmeasured_heads), lines)
 
 
 OURS = "not said by the paper, checked beside it"

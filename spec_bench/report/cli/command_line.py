@@ -241,10 +241,12 @@ def _remove_and_list_stale_files(folder: Path, kept_paths: Sequence[Path]) -> It
     """
     for name, endings in (("tables", _TABLES), ("figures", _PICTURES)):
         for path in sorted({*(folder / name).glob("*")} - {*kept_paths}):
-            ours = path.suffix[1:] in endings and path.name.partition("-")[0] in list_paper_names()
-            if ours and path.is_file():
+            is_ours = (
+                path.suffix[1:] in endings and path.name.partition("-")[0] in list_paper_names()
+            )
+            if is_ours and path.is_file():
                 path.unlink()
-            yield f"{path}: {'removed, no longer made' if ours else 'not made by this command'}"
+            yield f"{path}: {'removed, no longer made' if is_ours else 'not made by this command'}"
 
 
 def _iter_recorded_rows(file: Path) -> Iterator[tuple[Row, list[Generation]]]:

@@ -234,9 +234,11 @@ class RecordReader:
                 is_chosen = [prompts is None or prompt in prompts for prompt in block.prompts]
                 table = table.reshape(*table.shape[:2], -1, len(is_chosen))[..., is_chosen]
                 return np.ascontiguousarray(table) if any(is_chosen) else None
-            alone = (self.get_counts_by_seed_and_repeat(row, name) or {} for row in rows)
+            counts_by_seed = (self.get_counts_by_seed_and_repeat(row, name) or {} for row in rows)
             all_counts = (
-                self.get_interleaved_counts(rows, name) or () if _is_remeasured(name) else alone
+                self.get_interleaved_counts(rows, name) or ()
+                if _is_remeasured(name)
+                else counts_by_seed
             )
             return stack_counts(map(_sum_by_seed, all_counts) if sum_seeds else all_counts, prompts)
 
@@ -387,8 +389,8 @@ def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
 
 def compute_metric_from_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """Computes a metric or score from sums of counts: (counts, batch) -> (batch,)."""
-    ours = name not in _SCORES and name in metric
-    statistic = None if ours else get_non_ratio_statistic(name, len(sums))
+    is_own_metric = name not in _SCORES and name in metric
+    statistic = None if is_own_metric else get_non_ratio_statistic(name, len(sums))
     if statistic is not None:
         return statistic(sums)
     ratio = sums[0] / sums[1]
@@ -445,13 +447,15 @@ def get_paired_timings(
     was timed in turn with it; None if there is no such baseline.
     """
     for base in baselines:
-        ours, theirs = records.get_interleaved_counts([row, base], "token_rate") or ({}, {})
+        cell_counts, baseline_counts = records.get_interleaved_counts(
+            [row, base], "token_rate"
+        ) or ({}, {})
         timings = {
             seed: {
-                prompt: (*counts, *theirs[seed][prompt])
+                prompt: (*counts, *baseline_counts[seed][prompt])
                 for prompt, counts in counts_by_prompt.items()
             }
-            for seed, counts_by_prompt in ours.items()
+            for seed, counts_by_prompt in cell_counts.items()
         }
         if any(timings.values()):
             return _merge_repeats_by_median(timings)

@@ -132,13 +132,15 @@ def _note_stand_in_mbsu(rows: Sequence[Row]) -> list[str]:
         config = read_pair_configs().get(pair)
         if config is None or not (config.paper_draft_parameters and config.target_parameters):
             continue
-        ours = config.draft_parameters or 0
-        papers = config.paper_draft_parameters
-        r, paper_r = (parameters / config.target_parameters for parameters in (ours, papers))
+        own_parameters = config.draft_parameters or 0
+        paper_parameters = config.paper_draft_parameters
+        r = own_parameters / config.target_parameters
+        paper_r = paper_parameters / config.target_parameters
         share = (calls * paper_r + 1) / (calls * r + 1) - 1
         notes.append(
-            f"Ours, MBSU of pair {pair}: r is the stand-in's, {ours / 1e6:.0f}M parameters where "
-            f"the paper's draft has {papers / 1e6:.0f}M: {share:+.0%} at L = {calls:g}."
+            f"Ours, MBSU of pair {pair}: r is the stand-in's, {own_parameters / 1e6:.0f}M "
+            f"parameters where the paper's draft has {paper_parameters / 1e6:.0f}M: {share:+.0%} "
+            f"at L = {calls:g}."
         )
     return notes
 
@@ -160,10 +162,12 @@ def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
     """Yields a note on each row with a limit on answers that is not its task's."""
     for row in rows:
         limit = row.get("max_new_tokens")
-        usual = read_task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
-        if not pd.isna(limit) and limit != usual:
+        usual_limit = (
+            read_task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
+        )
+        if not pd.isna(limit) and limit != usual_limit:
             task = names.get_task_title(row["task"])
-            yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."
+            yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual_limit}."
 
 
 def _note_unused_chat_templates(rows: Sequence[Row]) -> list[str]:

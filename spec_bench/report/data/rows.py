@@ -166,8 +166,8 @@ def _read_stored_and_screened_rows(path: Path) -> pd.DataFrame:
     with experiment.tables_or_completed_copies() as (screening, table):
         tables = (file for file in (table, screening) if file.is_file() and file.stat().st_size)
         parts = [_read_typed_rows(file) for file in tables]
-    full = [part for part in parts if not part.empty] or parts[:1]
-    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
+    nonempty_parts = [part for part in parts if not part.empty] or parts[:1]
+    return pd.concat(nonempty_parts, ignore_index=True) if nonempty_parts else pd.DataFrame()
 
 
 def defragment_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -435,12 +435,12 @@ def group_rows(rows: pd.DataFrame) -> list[Group]:
         [setting.name for setting in setting_columns], sort=False, dropna=False
     ):
         first_row = part.iloc[0]
-        extra = [
+        heading_settings = [
             setting for setting in heading_columns if heading_columns[setting].at[part.index[0]]
         ]
         title = [
             str(first_row.task),
-            *(format_setting(setting, first_row[setting.name]) for setting in extra),
+            *(format_setting(setting, first_row[setting.name]) for setting in heading_settings),
         ]
         groups.append(Group(join_settings_counting_unstated(filter(None, title)), part))
     return groups
@@ -512,11 +512,11 @@ def format_setting(column: Column, value: object) -> str:
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"
 
 
-def join_settings_counting_unstated(parts: Iterable[str]) -> str:
+def join_settings_counting_unstated(setting_texts: Iterable[str]) -> str:
     """Joins the settings of a part; only counts those that are not stated if they are many."""
-    words = list(parts)
-    silent_words = [word for word in words if word.endswith(NOT_STATED)]
-    if len(silent_words) <= _FEW_UNSTATED:
-        return ", ".join(words)
-    stated_words = [word for word in words if word not in silent_words]
-    return ", ".join([*stated_words, f"{len(silent_words)} facts{NOT_STATED}"])
+    texts = list(setting_texts)
+    unstated_texts = [text for text in texts if text.endswith(NOT_STATED)]
+    if len(unstated_texts) <= _FEW_UNSTATED:
+        return ", ".join(texts)
+    stated_texts = [text for text in texts if text not in unstated_texts]
+    return ", ".join([*stated_texts, f"{len(unstated_texts)} facts{NOT_STATED}"])

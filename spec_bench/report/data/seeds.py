@@ -71,8 +71,8 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     records = records or RecordReader(Path(files.RESULTS))
     places = _list_baseline_key_by_row(rows)
     runs = to_rows(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
-    ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
-    baselines = {places[place]: runs[place] for place in ours}
+    baseline_places = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
+    baselines = {places[place]: runs[place] for place in baseline_places}
     names = list(rows.columns)
     pooled_rows = []
     known_columns = get_columns(names)
@@ -88,8 +88,8 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     table = pd.DataFrame(pooled_rows, index=rows.index[[part[0] for part in seed_groups]]).fillna(
         np.nan
     )
-    if len(alone := rows.drop(replaced)):
-        table = pd.concat([alone.assign(**{SEEDS: alone.seed.map(str)}), table])
+    if len(unpooled_rows := rows.drop(replaced)):
+        table = pd.concat([unpooled_rows.assign(**{SEEDS: unpooled_rows.seed.map(str)}), table])
     order = [index for index in rows.index if index in table.index]
     return defragment_rows(table.loc[order].infer_objects())
 
@@ -121,11 +121,15 @@ def _make_pool(
     columns: Sequence[Column],
     records: RecordReader,
 ) -> _SeedPool:
-    order = sorted(range(len(runs)), key=all_cells["seed"].__getitem__)
-    sound = [column for column in order if all_cells["status"][column] != "failed"] or order[:1]
+    places_by_seed = sorted(range(len(runs)), key=all_cells["seed"].__getitem__)
+    sound_places = [
+        place for place in places_by_seed if all_cells["status"][place] != "failed"
+    ] or places_by_seed[:1]
     cells = all_cells
-    if sound != [*range(len(runs))]:
-        cells = {name: [values[column] for column in sound] for name, values in all_cells.items()}
+    if sound_places != [*range(len(runs))]:
+        cells = {
+            name: [values[place] for place in sound_places] for name, values in all_cells.items()
+        }
     row: dict[str, Any] = {name: values[0] for name, values in cells.items()}
     row[SEEDS] = ",".join(f"{seed:g}" for seed in cells["seed"])
     row["run_id"] = ",".join(map(str, cells["run_id"]))
@@ -133,11 +137,11 @@ def _make_pool(
         cells.get("reason", [""]), key=lambda text: len(explain_timing_doubt(str(text)))
     )
     if failed_seeds := [
-        f"{all_cells['seed'][column]:g}" for column in order if column not in sound
+        f"{all_cells['seed'][place]:g}" for place in places_by_seed if place not in sound_places
     ]:
         failure = f"seed: {', '.join(failed_seeds)} failed and left out"
         row["reason"] = f"{row['reason']}; {failure}" if row.get("reason") else failure
-    if len(sound) < 2:
+    if len(sound_places) < 2:
         return _SeedPool(row, cells, {})
     if "partial" in cells["status"]:
         row["status"] = "partial"
@@ -147,14 +151,15 @@ def _make_pool(
         if values.count(values[0]) < len(values):
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
-    ours, theirs = zip(*(runs[column] for column in sound), strict=True)
-    count_tables = records.make_table_getter([_join_seeds_and_run_ids(ours)], sum_seeds=True)
+    cell_runs, baseline_runs = zip(*(runs[place] for place in sound_places), strict=True)
+    count_tables = records.make_table_getter([_join_seeds_and_run_ids(cell_runs)], sum_seeds=True)
     tables = dict[str, Table]()
     for column in (c for c in columns if c.interval and None not in cells[c.name]):
         name = column.name
-        if name == "speedup" and None not in theirs:  # with baselines timed in turn
+        if name == "speedup" and None not in baseline_runs:  # with baselines timed in turn
             table = records.make_table_getter(
-                [_join_seeds_and_run_ids(ours), _join_seeds_and_run_ids(theirs)], sum_seeds=True
+                [_join_seeds_and_run_ids(cell_runs), _join_seeds_and_run_ids(baseline_runs)],
+                sum_seeds=True,
             )("token_rate")
         else:
             table = count_tables(name) if name in metric and name != "speedup" else None

@@ -54,10 +54,10 @@ def split_by_settings(
         columns.append(draft)
         texts[draft] = rows.draft.map(partial(format_setting, draft)).where(mask_draft_models(rows))
     run_texts = [texts[setting] for setting in columns if setting.apart == "run"]
-    alone = {
+    varying_texts = {
         setting: _blank_agreeing_texts(rows, setting, texts[setting], ()) for setting in columns
     }
-    varying_columns = [setting for setting in columns if (alone[setting] != _ANY).any()]
+    varying_columns = [setting for setting in columns if (varying_texts[setting] != _ANY).any()]
     if not varying_columns:
         return [("", rows)]
     values = [
@@ -67,14 +67,14 @@ def split_by_settings(
     keys = list(zip(*values, strict=True))
     parts = []
     for key in dict.fromkeys(keys):
-        if any(another != key and _values_match(key, another) for another in keys):
+        if any(other_key != key and _values_match(key, other_key) for other_key in keys):
             continue  # a part with more settings has these rows, too
-        fits = [_values_match(another, key) for another in keys]
+        is_in_part = [_values_match(other_key, key) for other_key in keys]
         settings = []
         for text, setting in zip(key, varying_columns, strict=True):
-            common_texts = {*alone[setting][fits]} - {_ANY}
+            common_texts = {*varying_texts[setting][is_in_part]} - {_ANY}
             settings.append(text or (common_texts.pop() if len(common_texts) == 1 else _ANY))
-        parts.append((join_settings_counting_unstated(filter(None, settings)), rows[fits]))
+        parts.append((join_settings_counting_unstated(filter(None, settings)), rows[is_in_part]))
     return sorted(parts, key=lambda part: -len(part[1]))
 
 
@@ -89,7 +89,7 @@ def _blank_agreeing_texts(
 
 
 def _values_match(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
-    return all(mine in (_ANY, another) for mine, another in zip(values, key, strict=True))
+    return all(value in (_ANY, key_value) for value, key_value in zip(values, key, strict=True))
 
 
 def make_file_suffixes(setting_texts: Iterable[str]) -> dict[str, str]:
@@ -110,8 +110,8 @@ def make_file_suffixes(setting_texts: Iterable[str]) -> dict[str, str]:
     counts = Counter(names.values())
     slugs = {}
     for text, name in names.items():
-        unlike = hash_json(text)[:8] if text and (counts[name] > 1 or not name) else ""
-        slugs[text] = "".join(f"-{word}" for word in (name, unlike) if word)
+        digest = hash_json(text)[:8] if text and (counts[name] > 1 or not name) else ""
+        slugs[text] = "".join(f"-{word}" for word in (name, digest) if word)
     return slugs
 
 
@@ -140,8 +140,10 @@ def _shorten_setting(text: str) -> str:
         (column_title for column_title in titles if text.startswith(f"{column_title} ")), ""
     )
     value = text.removeprefix(title).strip()
-    alone = bool(_WORDS.fullmatch(value)) and value not in _UNCLEAR
-    plain = re.sub(r"[^A-Za-z0-9.]+", "-", value if alone else text).strip("-")
+    is_clear_alone = bool(_WORDS.fullmatch(value)) and value not in _UNCLEAR
+    file_word = re.sub(r"[^A-Za-z0-9.]+", "-", value if is_clear_alone else text).strip("-")
     return (
-        plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].strip('-')}-{hash_json(text)[:4]}"
+        file_word
+        if len(file_word) <= _LONGEST
+        else f"{file_word[:_LONGEST].strip('-')}-{hash_json(text)[:4]}"
     )

@@ -91,8 +91,11 @@ class FigureCells:
             chosen = chosen[any_task | chosen.task.isin(item.tasks)]
         if chosen.empty:
             raise make_nothing_measured_error(item)
-        if (fits := self.mask_paper_temperatures(chosen)).any():
-            chosen = chosen[fits | ~fits.groupby(chosen.task).transform("any")]
+        if (is_at_paper_temperature := self.mask_paper_temperatures(chosen)).any():
+            chosen = chosen[
+                is_at_paper_temperature
+                | ~is_at_paper_temperature.groupby(chosen.task).transform("any")
+            ]
         order = partial(pd.Categorical, categories=item.tasks)  # the figure's; other tasks last
         chosen = chosen.sort_values("task", key=order, kind="stable")
         is_doubtful = chosen.reason.fillna("").map(explain_timing_doubt) != ""
@@ -108,9 +111,11 @@ class FigureCells:
         numbers = [
             number for number in self.paper.numbers if int(number["table"]) in self.item.tables
         ]
-        warm = {(n["task"], float(n["temperature"])) for n in numbers if n["temperature"]}
+        paper_settings = {(n["task"], float(n["temperature"])) for n in numbers if n["temperature"]}
         settings = zip(rows.task, rows.temperature, strict=True)
-        return pd.Series([not warm or number in warm for number in settings], rows.index)
+        return pd.Series(
+            [not paper_settings or number in paper_settings for number in settings], rows.index
+        )
 
     def read_printed_numbers(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Reads the paper's numbers for the pairs of ``rows``."""
@@ -242,8 +247,10 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
     trees = {spec: _make_tree_columns(str(spec)) for spec in rows.spec.unique()}
     facts = pd.DataFrame([trees[spec] for spec in rows.spec], index=rows.index)
     facts = facts.add_prefix("tree.")
-    has = mask_tree_attention(rows)
-    facts["cell.attention"] = has.map({True: "tree attention", False: "beams as rows"})
+    has_tree_attention = mask_tree_attention(rows)
+    facts["cell.attention"] = has_tree_attention.map(
+        {True: "tree attention", False: "beams as rows"}
+    )
     cells = facts["cell.attention"].groupby([rows.pair, rows.decoder, rows.spec])
     facts["cell.ways"] = cells.transform("nunique")
     if "nodes_per_call_p50" in rows:
@@ -258,14 +265,18 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
     if not scores:
         return rows
     rows = join_columns_or_refuse(rows, pd.concat(scores))
-    plain = rows[rows.decoder == "ar"]
+    baseline_rows = rows[rows.decoder == "ar"]
     runs = [
         column.name
         for column in select_must_match_columns(rows)
-        if plain[column.name].notna().any()
+        if baseline_rows[column.name].notna().any()
     ]
     keys = list(dict.fromkeys(["pair", "task", *runs]))
-    base = rows[keys].merge(plain.drop_duplicates(keys), "left", keys)[SCORE].set_axis(rows.index)
+    base = (
+        rows[keys]
+        .merge(baseline_rows.drop_duplicates(keys), "left", keys)[SCORE]
+        .set_axis(rows.index)
+    )
     ends = {f"{RELATIVE}{end}": rows[f"{SCORE}{end}"] / base for end in ("", *ENDS)}
     return join_columns_or_refuse(rows, pd.DataFrame(ends))
 

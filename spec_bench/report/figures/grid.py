@@ -289,23 +289,26 @@ def _drop_empty_columns(grid: Grid, block_width: int) -> tuple[Grid, list[str]]:
         for i, panel in enumerate(line)
         if len(panel.drawable_rows)
     }
-    full = []
+    is_kept = []
     reasons = []
     for place, column in enumerate(zip(*grid, strict=True)):
-        full.append(
+        is_kept.append(
             place // block_width in blocks and any(len(panel.drawable_rows) for panel in column)
         )
-        if place // block_width in blocks and not full[-1]:
+        if place // block_width in blocks and not is_kept[-1]:
             reasons.append(column[0].empty_reason)
-    return [[*compress(line, full)] for line in grid], reasons
+    return [[*compress(line, is_kept)] for line in grid], reasons
 
 
 def _describe_foreign_rows(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:
     """Describes the temperatures and experiments of rows that the paper's figure does not have."""
     if cells is None or "temperature" not in rows:
         return []
-    unlike = rows[~cells.mask_paper_temperatures(rows)].temperature.unique()
-    notes = [f"measured at temperature {value:g}, which the paper has not" for value in unlike]
+    foreign_temperatures = rows[~cells.mask_paper_temperatures(rows)].temperature.unique()
+    notes = [
+        f"measured at temperature {value:g}, which the paper has not"
+        for value in foreign_temperatures
+    ]
     recipes = " or ".join(cells.item.recipes)
     return [
         *notes,
@@ -379,8 +382,8 @@ def _label_panel(
     ]
     if "x" not in share or not panels_below:
         plot.set_xlabel(panel.format_axis_label(panel.x))
-    full = any(not panel_below.drawable_rows.empty for panel_below in panels_below)
-    plot.tick_params(labelbottom="x" not in share or not full)
+    has_panel_below = any(not panel_below.drawable_rows.empty for panel_below in panels_below)
+    plot.tick_params(labelbottom="x" not in share or not has_panel_below)
     if side:
         plot.set_ylabel(fill_template(side, panel.rows) if column_index == 0 else "")
     elif "y" not in share or column_index == 0:

@@ -262,11 +262,13 @@ class Panel:
         places = self._x_categories
 
         def place_values(values: pd.Series) -> pd.Series:
-            at = values.map(lambda value: places.index(str(value))) if places else values
+            positions = values.map(lambda value: places.index(str(value))) if places else values
             if dodge is None:
-                return at
+                return positions
             return (
-                at * dodge**look.offset if self._get_axis(self.x).log else at + dodge * look.offset
+                positions * dodge**look.offset
+                if self._get_axis(self.x).log
+                else positions + dodge * look.offset
             )
 
         line = "" if series.mark == "point" else "--" if look.dashed else "-"
@@ -294,7 +296,7 @@ class Panel:
             best = series.rows[series.rows[self.x].isin(series.unreadable_x)]
             self.plot.plot(place_values(best[self.x]), best[self.y], look.marker, **line_style)
             lost_values = pd.Series(
-                [at for at in series.unreadable_x if at not in set(best[self.x])]
+                [value for value in series.unreadable_x if value not in set(best[self.x])]
             )
             transform = self.plot.get_xaxis_transform()
             self.plot.plot(
@@ -376,16 +378,16 @@ class Panel:
             width = 0.6 * size * len(text)
             best = (-inf, (0.0, 0.0), 1, 0)
             for side, lift in _SIDES:
-                middle = x + side * (5 + width / 2), y + lift
+                centre = x + side * (5 + width / 2), y + lift
                 gaps = [
-                    max(abs(middle[0] - a) / width, abs(middle[1] - b) / size) for a, b in occupied
+                    max(abs(centre[0] - a) / width, abs(centre[1] - b) / size) for a, b in occupied
                 ]
-                inside = left_edge <= middle[0] - width / 2 <= middle[0] + width / 2 <= right_edge
+                inside = left_edge <= centre[0] - width / 2 <= centre[0] + width / 2 <= right_edge
                 room = min(0.8, *gaps) if inside else -1.0  # more room than this is no better
                 if room > best[0]:
-                    best = (room, middle, side, lift)
-            _, middle, side, lift = best
-            occupied.append(middle)
+                    best = (room, centre, side, lift)
+            _, centre, side, lift = best
+            occupied.append(centre)
             plot.annotate(
                 text, anchor, textcoords="offset points", xytext=(side * 5, lift),
                 ha="left" if side > 0 else "right", va="center", fontsize=size,

@@ -79,9 +79,13 @@ def assign_styles(
     styles = {}
     for index, value in enumerate(values):
         name = str(value[0]) if len(value) == 1 else ""
-        usual = find_decoder(str(value[hue.index("decoder")])) if "decoder" in hue else None
-        colour: Any = (usual.colour if usual else PALETTE[index % len(PALETTE)]).light
-        marker: str = usual.marker if usual and name else MARKERS[index % len(MARKERS)]
+        decoder_style = find_decoder(str(value[hue.index("decoder")])) if "decoder" in hue else None
+        colour: Any = (
+            decoder_style.colour if decoder_style else PALETTE[index % len(PALETTE)]
+        ).light
+        marker: str = (
+            decoder_style.marker if decoder_style and name else MARKERS[index % len(MARKERS)]
+        )
         if shade is not None and len(values) > 2:
             colour = matplotlib.colormaps["viridis"](shade * index / (len(values) - 1))
         own_colour, _, own_marker = looks.get(name, looks.get("", "")).partition(" ")

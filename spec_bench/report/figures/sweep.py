@@ -237,10 +237,10 @@ def _format_heading(
 
 def _format_device(rows: pd.DataFrame) -> str:
     """Describes the device that decoded; "" if the rows name several."""
-    known = {name: {*rows[name].dropna()} for name in _PLACE if name in rows}
-    if any(len(values) > 1 for values in known.values()):
+    values_by_name = {name: {*rows[name].dropna()} for name in _PLACE if name in rows}
+    if any(len(values) > 1 for values in values_by_name.values()):
         return ""
-    device, machine, threads = (next(iter(known.get(name, ())), "") for name in _PLACE)
+    device, machine, threads = (next(iter(values_by_name.get(name, ())), "") for name in _PLACE)
     if device != "cpu":
         return "a server" if device == SERVER else str(device)
     count = format_count(float(threads), "thread") if threads else ""

@@ -218,10 +218,10 @@ def draw_page_figure(
 def to_data_uri(path: Path, max_pixels: int) -> str:
     """Converts a PNG to a data URI, with at most ``max_pixels`` on either side."""
     with Image.open(path) as picture:
-        small = picture.convert("RGB")
-        small.thumbnail((max_pixels, max_pixels))
+        thumbnail = picture.convert("RGB")
+        thumbnail.thumbnail((max_pixels, max_pixels))
     stream = io.BytesIO()
-    small.quantize(_COLOURS).save(stream, "PNG", optimize=True)
+    thumbnail.quantize(_COLOURS).save(stream, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
 
 
@@ -417,11 +417,11 @@ def format_embedded_caveat(targets: Iterable[str], is_of_paper: bool) -> str:
     """Formats the caveat on rows of embedded targets, for a paper's experiment or another one; ""
     if there are no such rows.
     """
-    small = [str(target).startswith("embedded:") for target in targets]
-    if not any(small):
+    embedded = [str(target).startswith("embedded:") for target in targets]
+    if not any(embedded):
         return ""
     text = SMALL.format("paper's" if is_of_paper else "papers'")
-    return text if all(small) else f"Cells of the embedded pairs: {text[0].lower()}{text[1:]}"
+    return text if all(embedded) else f"Cells of the embedded pairs: {text[0].lower()}{text[1:]}"
 
 
 def _list_summary_tiles(
@@ -519,9 +519,9 @@ def _iter_links_with_thumbnails(
     for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):
         kind, counted, pair = _NAME.findall(path.stem.removeprefix(f"{paper}-"))[0]
         title = f"{'Figure' if kind else 'Table'} {counted}{f', {pair}' if pair else ''}"
-        small = path.suffix == ".png" and number < _MAX_THUMBNAILS
+        has_thumbnail = path.suffix == ".png" and number < _MAX_THUMBNAILS
         yield (
             title if counted else path.stem,
             str(path.relative_to(results)),
-            to_data_uri(path, _THUMBNAIL) if small else "",
+            to_data_uri(path, _THUMBNAIL) if has_thumbnail else "",
         )

@@ -109,23 +109,25 @@ def make_headline(group: Group) -> Headline | None:
         _, decoder, certainty = choice
         decoder_name, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
-        sound = select_undoubted_rows(rows, metric)
-        candidates = rows.iloc[[*choice.faster_places]] if choice else sound
+        undoubted_rows = select_undoubted_rows(rows, metric)
+        candidates = rows.iloc[[*choice.faster_places]] if choice else undoubted_rows
         if candidates.empty:
             return None
         best = candidates.loc[candidates[metric].idxmax()]
-        close_rows = _select_close_rows(sound, best, metric)
+        close_rows = _select_close_rows(undoubted_rows, best, metric)
         winner = _pick_simplest(close_rows[close_rows.index.isin(candidates.index)], metric)
         tie_count = len(close_rows)
         decoder = format_marked_decoder_and_tree(winner)
         decoder_name = str(winner.decoder)
         value, interval = _format_value(winner, metric, len(rows))
         certainty = "surely faster than AR, " if choice else ""
-        if len(sound) == 1 < len(rows):
+        if len(undoubted_rows) == 1 < len(rows):
             certainty += "the only one that is judged"
         else:
             certainty += _describe_certainty(rows, best, close_rows, winner, metric, is_alone)
-        certainty += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
+        certainty += ", those that stalled or were disturbed left out" * (
+            len(undoubted_rows) < len(rows)
+        )
     certainty += _describe_separate_times(rows, metric, choice)
     if exact.empty:
         lossless_text = (
@@ -170,17 +172,17 @@ def _keep_first_meter_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderChoice | None:
     """Chooses by speed-up, or by token rate over AR's; None if there are no such numbers."""
-    plain = get_interval(group.baseline, "token_rate") if group.baseline else None
-    plain = Interval(1.0, 1.0, 1.0) if metric == "speedup" else plain
-    if metric == "block_efficiency" or not (plain and plain.value):
+    baseline_speed = get_interval(group.baseline, "token_rate") if group.baseline else None
+    baseline_speed = Interval(1.0, 1.0, 1.0) if metric == "speedup" else baseline_speed
+    if metric == "block_efficiency" or not (baseline_speed and baseline_speed.value):
         return None
     speeds = []
     chance = find_relative_chance_difference(to_rows(rows), metric)
     for row in to_rows(rows):
         value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
-        ends = (low / (plain.high or inf), high / (plain.low or inf))
+        ends = (low / (baseline_speed.high or inf), high / (baseline_speed.low or inf))
         is_seed_bound = bool(get_empty_reason(row, SEEDS))
-        speed = Interval(value / plain.value, *ends, between_seeds_share=is_seed_bound)
+        speed = Interval(value / baseline_speed.value, *ends, between_seeds_share=is_seed_bound)
         doubt = get_timing_doubt(row) or _explain_within_chance(speed.value, chance)
         prompts = get_number(row, "prompts") or 0
         speeds.append(DecoderSpeed(format_marked_decoder_and_tree(row), speed, prompts, doubt))

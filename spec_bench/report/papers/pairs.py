@@ -52,7 +52,9 @@ def _read_configs_of_pairs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
         }
         values["drafts"] = tuple(wrap_in_list(data.get("draft")))
         values["printed_pairs"] = frozenset(list_pair_spellings(data.get("paper")))
-        values["heads"] = {kind: str(at) for kind, at in values.get("heads", {}).items() if at}
+        values["heads"] = {
+            kind: str(source) for kind, source in values.get("heads", {}).items() if source
+        }
         configs[name] = PairConfig(**{**values, "name": name})
     return configs
 

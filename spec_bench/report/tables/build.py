@@ -105,9 +105,9 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
     requests = lay_out_printed_table(item.name, None).wanted
     pairs = sorted({request.pair for request in requests})
     if sheet.is_measured:
-        ours = _list_measured_notes(item, sheet, cells, pair, pairs)
+        own_notes = _list_measured_notes(item, sheet, cells, pair, pairs)
     else:
-        ours = _list_unmeasured_notes(item, sheet, cells, pair)
+        own_notes = _list_unmeasured_notes(item, sheet, cells, pair)
     missing = cells.list_missing(sheet.wanted)
     commands = (
         build_training_and_run_commands(item.recipes[0], missing, cells) if item.recipes else []
@@ -115,7 +115,7 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
     notes = (
         *sheet.notes,
         *_note_unreadable_printed_numbers(paper.get_numbers_or_places(item.number)),
-        *ours,
+        *own_notes,
     )
     return replace(sheet, notes=notes, commands=tuple(commands))
 
@@ -142,10 +142,10 @@ def fill_in_measured_values(sheet: TableSheet, measured: MeasuredRows) -> TableS
         rows = [measured.find_row(request) for request in place["requests"]]
         value = _find_value(place, heads[place["column"]], rows, measured)
         places.append(place | value | {"row": rows[0] if rows else None})
-    own = {id(place["row"]) for place in places if place["row"] and not place["extra"]}
-    new = {place["line"] for place in places if place["ours"]}
-    new -= {place["line"] for place in places if id(place["row"]) in own}
-    places = [place for place in places if not place["extra"] or place["line"] in new]
+    printed_row_ids = {id(place["row"]) for place in places if place["row"] and not place["extra"]}
+    new_lines = {place["line"] for place in places if place["ours"]}
+    new_lines -= {place["line"] for place in places if id(place["row"]) in printed_row_ids}
+    places = [place for place in places if not place["extra"] or place["line"] in new_lines]
     for sign, rivals in iter_signs_and_rival_places(places, sheet.columns):
         exact = [place for place in rivals if place["ours"] and not place["mark"]]
         ends = [sorted((sign * place["low"], sign * place["high"])) for place in exact]
@@ -177,17 +177,17 @@ def _find_value(
         values.append(value)
     if not values:
         return {}
-    ours = values[0]
+    measured_value = values[0]
     if len(values) > 1:
         mark = values[0]["mark"] or values[1]["mark"]
-        ours = {
+        measured_value = {
             "mark": mark,
             **_compute_ratio_or_difference(place, column, known_rows, values, cells),
         }
-    is_comparable = place["papers"] and not ours.get("doubted")
+    is_comparable = place["papers"] and not measured_value.get("doubted")
     printed = get_printed_number(place) if is_comparable else nan
-    gap = ours.get("value", nan) - printed
-    return {**ours, "number": number, "ours": True, "difference": gap}
+    gap = measured_value.get("value", nan) - printed
+    return {**measured_value, "number": number, "ours": True, "difference": gap}
 
 
 def _compute_ratio_or_difference(
@@ -205,8 +205,8 @@ def _compute_ratio_or_difference(
         return dict.fromkeys(_ENDS, 1.0)
     gap = compute_difference([[(rows[:1], rows[1:])]], place["number"], cells.records, is_ratio)
     if gap is None or gap.ends_on_value_scale is None:
-        ours, theirs = (number["value"] for number in values)
-        value = ours / theirs if is_ratio else ours - theirs
+        first_value, second_value = (number["value"] for number in values)
+        value = first_value / second_value if is_ratio else first_value - second_value
         return dict(zip(_ENDS, (value, nan, nan), strict=True))
     numbers = (gap.value, *gap.ends_on_value_scale)
     ends = [1 + number if is_ratio else number * column.scale for number in numbers]
@@ -217,9 +217,11 @@ def _explain_absence(request: RequestedCell, cells: MeasuredRows) -> str:
     nearest = cells.find_row(request.any_sampling)
     if nearest is None:
         return NOT_RUN
-    asked = {name: getattr(request, name) for name in SAMPLING}
-    unlike = (f"{n} {nearest[n]:g}" for n, e in asked.items() if e not in (None, nearest[n]))
-    return f"at {', '.join(unlike)} alone"
+    requested_sampling = {name: getattr(request, name) for name in SAMPLING}
+    differing_texts = (
+        f"{n} {nearest[n]:g}" for n, e in requested_sampling.items() if e not in (None, nearest[n])
+    )
+    return f"at {', '.join(differing_texts)} alone"
 
 
 def _read_value(row: Row, column: str, scale: float) -> dict[str, Any] | None:
@@ -263,14 +265,14 @@ def _list_measured_notes(
     notes += _note_stand_in_drafts(sheet)
     if pair is not None and pair not in paper_pairs:
         config = read_pair_configs().get(pair)
-        small = ", small models on invented text" if config and is_embedded(config) else ""
+        small_note = ", small models on invented text" if config and is_embedded(config) else ""
         pair_text = (
             "not the paper's: nothing is subtracted. Ratios to plain decoding (tokens a call, "
             "MBSU, speed-up) stand side by side."
         )
         if item.unprinted is not None:
             pair_text = f"where {_join_and_shorten_names(paper_pairs)} is meant."
-        notes.append(f"Ours is pair {pair}{small}, {pair_text}")
+        notes.append(f"Ours is pair {pair}{small_note}, {pair_text}")
     protocols = load_paper(item.paper).protocols
     for protocol in dict.fromkeys(map(get_protocol, rows)):
         notes += [f"Protocol {protocol}: {text}" for text in getattr(protocols, protocol, ())]

@@ -97,10 +97,10 @@ class MeasuredRows:
 
     def find_row(self, request: RequestedCell) -> Row | None:
         """Finds the row of a requested cell according to its ``pick``; None if it was not run."""
-        fits = self._find_rows(request)
+        matching_rows = self._find_rows(request)
         spec = request.spec
         if request.pick == "fastest":
-            return pick_fastest_preferring_undoubted(fits)
+            return pick_fastest_preferring_undoubted(matching_rows)
         if request.pick == "common":
             spec = self.find_most_shared_spec(request)
         elif request.pick == "same depth":
@@ -108,21 +108,25 @@ class MeasuredRows:
                 self._find_rows(request._replace(decoder=request.among[0]))
             )
             spec = "" if fastest is None else str(len(parse_tree_spec(fastest["spec"]).numbers))
-        matches = [row for row in fits if str(row["spec"]) == spec]
-        matches += fits if request.pick == "preferred" else []
-        return matches[0] if matches else None
+        spec_matches = [row for row in matching_rows if str(row["spec"]) == spec]
+        spec_matches += matching_rows if request.pick == "preferred" else []
+        return spec_matches[0] if spec_matches else None
 
     def describe_other_sampling(self, requests: Sequence[RequestedCell]) -> list[str]:
         """Describes how many rows fit the requests except for their sampling, one line per
         sampling.
         """
-        asked_values = {name: {getattr(request, name) for request in requests} for name in SAMPLING}
-        fits = (row for e in requests for row in self._find_rows(e.any_sampling))
-        unlike = Counter(
-            ", ".join(f"{n} {row[n]:g}" for n in SAMPLING if not asked_values[n] & {row[n], None})
-            for row in {id(row): row for row in fits}.values()
+        requested_values = {
+            name: {getattr(request, name) for request in requests} for name in SAMPLING
+        }
+        matching_rows = (row for e in requests for row in self._find_rows(e.any_sampling))
+        counts_by_sampling = Counter(
+            ", ".join(
+                f"{n} {row[n]:g}" for n in SAMPLING if not requested_values[n] & {row[n], None}
+            )
+            for row in {id(row): row for row in matching_rows}.values()
         )
-        counts = sorted(unlike.items())
+        counts = sorted(counts_by_sampling.items())
         return [f"Left out: {format_count(n, 'row')} at {text}." for text, n in counts if text]
 
     def list_missing(self, requests: Iterable[RequestedCell]) -> tuple[RequestedCell, ...]:
@@ -137,9 +141,9 @@ class MeasuredRows:
         (settings in words, part), parts that a search confirmed first. Returns ("", self) alone if
         no settings differ.
         """
-        fits = {id(row) for request in requests for row in self._find_rows(request)}
-        rows = self.rows[[id(row) in fits for row in self.row_list]]
-        parts = split_by_settings(refuse_or_separate_models(rows), _SHOWN) if fits else []
+        matching_ids = {id(row) for request in requests for row in self._find_rows(request)}
+        rows = self.rows[[id(row) in matching_ids for row in self.row_list]]
+        parts = split_by_settings(refuse_or_separate_models(rows), _SHOWN) if matching_ids else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
@@ -158,8 +162,10 @@ class MeasuredRows:
         """
         counts: Counter[str] = Counter()
         for decoder, attention in product(request.among, (True, False)):
-            fits = self._find_rows(request._replace(decoder=decoder, tree_attention=attention))
-            counts.update({str(row["spec"]) for row in fits})
+            matching_rows = self._find_rows(
+                request._replace(decoder=decoder, tree_attention=attention)
+            )
+            counts.update({str(row["spec"]) for row in matching_rows})
         if request.spec in counts:
             return request.spec
         return max(counts, key=lambda spec: (counts[spec], spec), default="")
@@ -167,8 +173,10 @@ class MeasuredRows:
     def _find_rows(self, request: RequestedCell) -> list[Row]:
         """Finds the requested decoder's rows at the requested sampling, preferred rows first."""
         rows = self._cells.get((*request[:3], request.tree_attention), [])
-        asked = [(name, e) for name in SAMPLING if (e := getattr(request, name)) is not None]
-        return [row for row in rows if all(row[name] == e for name, e in asked)]
+        requested_sampling = [
+            (name, e) for name in SAMPLING if (e := getattr(request, name)) is not None
+        ]
+        return [row for row in rows if all(row[name] == e for name, e in requested_sampling)]
 
 
 def _select_row_of_each_tree(matching_rows: Iterable[Row]) -> list[Row]:

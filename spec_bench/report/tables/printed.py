@@ -154,11 +154,11 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
     drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
     find_printed = functools.partial(_find_printed_pair, table, drafts)
     # Another pair's cells are next to the paper's numbers, in lines of their own, or in columns.
-    other = pair if pair not in map(find_printed, numbers) else None
+    other_pair = pair if pair not in map(find_printed, numbers) else None
     shown = table.columns
     shows_speedups = any("speedup" in (*each.metrics, each.measured) for each in shown)
     shows_speedups |= any(row["metric"] == "speedup" for row in numbers)
-    if other and table.other_pair == "beside" and not shows_speedups:
+    if other_pair and table.other_pair == "beside" and not shows_speedups:
         numbers = [*numbers, *_iter_speedups(numbers)]
         shown = (*shown, _OVER_PLAIN)
     resolved = [
@@ -167,25 +167,34 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
         if (each := _resolve_column_unless_elsewhere(column, numbers, paper.numbers))
     ]
     values = list(dict.fromkeys(row.get(table.across, "") for row in numbers))
-    values += [other] if other and table.other_pair == "columns" else []
+    values += [other_pair] if other_pair and table.other_pair == "columns" else []
     spread = [
         (value, _make_column_across(table.across, value, each))
         for value in values
         for each in resolved
     ]
     heads = tuple(head for _, head in spread)
-    lines = _list_lines(table, numbers, other if table.other_pair == "lines" else None)
+    lines = _list_lines(table, numbers, other_pair if table.other_pair == "lines" else None)
     request = functools.partial(_request_cells, table, numbers, paper.numbers, pair)
     places: list[Place] = []
     for row, line, head, printed in _iter_places(table, numbers, lines, spread):
         printed_pair = find_printed(row)
         is_own = pair and (table.other_pair == "beside" or row["target"] == pair)
-        asked = request(row, pair if is_own else printed_pair, head)
-        papers = bool(asked) and asked[0].pair == printed_pair
-        block = "/".join(_format_line_label(line, source, other) for source in table.block)
-        labels = tuple(_format_line_label(line, source, other) for source in table.heads.values())
-        own = {"block": block, "labels": labels, "requests": asked, "papers": papers}
-        places.append({**PLACE, **printed, **own, "empty": head.empty if asked else ""})
+        place_requests = request(row, pair if is_own else printed_pair, head)
+        papers = bool(place_requests) and place_requests[0].pair == printed_pair
+        block = "/".join(_format_line_label(line, source, other_pair) for source in table.block)
+        labels = tuple(
+            _format_line_label(line, source, other_pair) for source in table.heads.values()
+        )
+        own_fields = {
+            "block": block,
+            "labels": labels,
+            "requests": place_requests,
+            "papers": papers,
+        }
+        places.append(
+            {**PLACE, **printed, **own_fields, "empty": head.empty if place_requests else ""}
+        )
     _mark_best_printed(places, heads)
     _mark_numbers_above_untuned(places, heads, table.tuned_from)
     requests = list_requested_cells(place for place in places if not place["extra"])
@@ -211,11 +220,13 @@ def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) ->
     """Lists the lines in order: the printed ones, another pair's, and those that the paper does not
     have.
     """
-    others = [{**row, "target": other_pair, "draft": ""} for row in numbers] if other_pair else []
+    other_pair_rows = (
+        [{**row, "target": other_pair, "draft": ""} for row in numbers] if other_pair else []
+    )
     keys = _list_line_keys(table)
     groups: dict[tuple[str, ...], list[Line]] = {}
     keys_before = set()
-    for row in (*numbers, *others):
+    for row in (*numbers, *other_pair_rows):
         if (key := tuple(row[name] for name in keys)) not in keys_before:
             keys_before.add(key)
             pair = tuple(row[name] for name in keys if name in _OF_PAIR and table.extra)
@@ -236,10 +247,10 @@ def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) ->
 def _make_line_beyond_paper(table: Table, first_line: Line, entry: TableLines) -> Line:
     """Makes a line that the paper does not have, of the pair and task of ``first_line``."""
     own_columns = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
-    usual = _find_line_settings(table, own_columns)
-    temperature = usual.temperature if entry.temperature is None else entry.temperature
-    labels = {**usual.labels, **entry.labels}
-    spec = entry.spec or usual.spec
+    usual_settings = _find_line_settings(table, own_columns)
+    temperature = usual_settings.temperature if entry.temperature is None else entry.temperature
+    labels = {**usual_settings.labels, **entry.labels}
+    spec = entry.spec or usual_settings.spec
     merged = entry.tree_attention or first_line["tree_attention"]
     own_columns |= {
         "temperature": "" if temperature is None else f"{temperature:g}",
@@ -257,8 +268,8 @@ def _find_line_settings(table: Table, row: Line) -> TableLines:
     entry = next((e for e in entries if e.method == row["method"]), TableLines())
     cells = [cell.partition(":") for r in table.recipes[:1] for cell in list_recipe_cells(r)]
     # Recipes do not list the baseline.
-    usual = {name: tree for name, _, tree in cells if tree} | {"ar": "-"}
-    return replace(entry, spec=entry.spec or usual.get(row["decoder"], ""))
+    usual_trees = {name: tree for name, _, tree in cells if tree} | {"ar": "-"}
+    return replace(entry, spec=entry.spec or usual_trees.get(row["decoder"], ""))
 
 
 def _iter_places(
@@ -281,8 +292,8 @@ def _iter_places(
     for line_number, line in enumerate(lines):
         for value, column in spread:
             row = {**line, table.across: value}
-            known = (name for name in column.metrics if (row["task"], name) in metrics)
-            metric = next(known, column.metrics[0])
+            printed_metrics = (name for name in column.metrics if (row["task"], name) in metrics)
+            metric = next(printed_metrics, column.metrics[0])
             key = tuple(row[name] for name in key_names)
             printed = {} if line["extra"] else index.get((*key, metric, column.spec), {})
             if not line["extra"] and key in index:
@@ -292,12 +303,12 @@ def _iter_places(
             text = (
                 format_tree_widths(row["decoder"], row["spec"]) if column.shows == "tree" else text
             )
-            ours = column.measured or metric
+            measured_name = column.measured or metric
             yield row, line, column, {
                 "line": line_number,
                 "extra": line["extra"],
                 "column": column.name,
-                "number": ours if column.shows == "number" else column.shows,
+                "number": measured_name if column.shows == "number" else column.shows,
                 "printed": text if printed else "",
                 "plus_minus": printed.get("plus_minus", ""),
                 "lost": bool(printed.get("reason")),
@@ -334,7 +345,7 @@ def _request_cells(
         )
     elif pick in ("spec", "preferred"):
         spec = spec or row["spec"] or entry.spec
-    ours = RequestedCell(
+    own_request = RequestedCell(
         pair,
         task,
         row["decoder"],
@@ -347,11 +358,11 @@ def _request_cells(
         among,
     )
     if column.minus:
-        return ours, ours._replace(spec=column.minus)
+        return own_request, own_request._replace(spec=column.minus)
     if column.over:
         rival, rival_temperature = column.over["decoder"], column.over["temperature"]
-        return ours, RequestedCell(pair, task, str(rival), "-", float(rival_temperature))
-    return (ours,)
+        return own_request, RequestedCell(pair, task, str(rival), "-", float(rival_temperature))
+    return (own_request,)
 
 
 def _make_column_across(across: str, value: str, column: PaperColumn) -> PaperColumn:
@@ -414,9 +425,11 @@ def _fill_title(table: Table, numbers: Sequence[Row], drafts: Mapping[str, str])
 def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
     """Yields printed speed-ups: token rates divided by plain decoding's."""
     rates = [row for row in numbers if row["metric"] == "token_rate"]
-    plain = {(row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"}
+    baseline_rates = {
+        (row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"
+    }
     for row in rates:
-        base = plain.get((row["target"], row["task"]))
+        base = baseline_rates.get((row["target"], row["task"]))
         value = f"{float(row['value']) / float(base):.2f}" if base and row["value"] else ""
         yield {**row, "metric": "speedup", "value": value, "plus_minus": ""}
 

@@ -76,8 +76,8 @@ def compute_progress_by_pair(
 
     def share(name: str) -> ItemProgress:
         is_other = name not in pairs
-        own = (request for request in requests if is_other or request.pair == name)
-        wanted = tuple(dict.fromkeys(request._replace(pair=name) for request in own))
+        requests_of_pair = (request for request in requests if is_other or request.pair == name)
+        wanted = tuple(dict.fromkeys(request._replace(pair=name) for request in requests_of_pair))
         return ItemProgress(name, not is_other, wanted, cells.list_missing(wanted))
 
     if pair is not None:
@@ -187,11 +187,13 @@ def _list_limit_overrides(
     if not {"pair", "task", "prompts", "max_new_tokens"} <= {*rows.columns}:
         return []
     rows = rows[rows.pair.isin(pairs)]
-    usual = {read_task_config(task).get("generation", {}).get("max_new_tokens") for task in tasks}
+    usual_limits = {
+        read_task_config(task).get("generation", {}).get("max_new_tokens") for task in tasks
+    }
     limits = []
     for column, key, default_values in (
         ("prompts", "prompts", {recipe_values.get("prompts")}),
-        ("max_new_tokens", "generation.max_new_tokens", usual),
+        ("max_new_tokens", "generation.max_new_tokens", usual_limits),
     ):
         numbers = {*rows[column].dropna()}
         if len(numbers) == 1 and not numbers & default_values:
@@ -259,8 +261,8 @@ def _list_engine_overrides(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
     if not modes and (config is None or rows or Path(config.target).is_dir()):
         return tuple(source)
     is_other = modes and _CAPTURED not in modes
-    large = config and not modes and (config.target_parameters or 0) > _ONE_GPU
-    spread = ["pair.target_device_map=auto"] if large else []
+    is_large = config and not modes and (config.target_parameters or 0) > _ONE_GPU
+    spread = ["pair.target_device_map=auto"] if is_large else []
     return (ON_GPU, *([f"engine.compile={modes[0]}"] if is_other else []), *spread, *source)
 
 

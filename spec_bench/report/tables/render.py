@@ -73,11 +73,11 @@ def list_shown_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
     for column in sheet.columns:
         places = by_column.get(column.name, [])
         has_printed = any(place["printed"] or place["lost"] for place in places)
-        ours = sheet.is_measured and any(place["requests"] for place in places)
+        has_measured = sheet.is_measured and any(place["requests"] for place in places)
         # Another pair's number differs for several reasons, so no difference is shown.
         is_paper_pair = any(place["printed"] and place["papers"] for place in places)
-        has_difference = ours and is_paper_pair and column.shows == "number"
-        parts = {"paper": has_printed, "ours": ours, "difference": has_difference}
+        has_difference = has_measured and is_paper_pair and column.shows == "number"
+        parts = {"paper": has_printed, "ours": has_measured, "difference": has_difference}
         result += [(column, part) for part, present in parts.items() if present]
     return result
 
@@ -241,7 +241,7 @@ def format_table_latex(sheet: TableSheet) -> str:
     it as comments.
     """
     lines = format_lines(sheet, "latex")
-    long = len(lines) > _LINES
+    is_long = len(lines) > _LINES
     has_rules = any(before["block"] == after["block"] for before, after in pairwise(lines))
     body: list[str] = []
     for _, part in groupby(lines, lambda line: line["block"] if has_rules else ""):
@@ -252,14 +252,14 @@ def format_table_latex(sheet: TableSheet) -> str:
             body.append(" & ".join([head_label, *line["more"], *texts]) + r" \\")
     notes = " ".join(map(escape_latex, sheet.notes))
     name = re.sub(r"[^\w.:-]", "-", sheet.name)
-    size = r"\scriptsize" if long else r"\footnotesize"
+    size = r"\scriptsize" if is_long else r"\footnotesize"
     parts = [
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape_latex(sheet.title)}}}",
         rf"\label{{tab:{name}}}",
-        *([r"\small"] if long else []),
+        *([r"\small"] if is_long else []),
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{'l' * len(sheet.heads)}{'r' * len(list_shown_columns(sheet))}}}",
         r"\toprule",
@@ -333,9 +333,14 @@ def _format_csv_values(place: Place, is_measured: bool) -> dict[str, str]:
     value, low, high, difference = (
         "" if isnan(place[name]) else f"{place[name]:.6g}" for name in numbers
     )
-    ours = {"ours": value or place["text"], "low": low, "high": high, "difference": difference}
+    measured_texts = {
+        "ours": value or place["text"],
+        "low": low,
+        "high": high,
+        "difference": difference,
+    }
     state = "disturbed" if place["doubted"] else place["state"]
-    return texts | ours | {"state": state} if is_measured else texts
+    return texts | measured_texts | {"state": state} if is_measured else texts
 
 
 def format_markdown_row(texts: Iterable[str]) -> str:
