@@ -487,7 +487,9 @@ class Comparison(FormerMembers):
         counts = []
         for left, right in self.first_cells_of_sides:
             left_count: Any = left.get(self.column)
-            right_count = self.ask.get_value(left, against) if against else right.get(self.column)
+            right_count: Any = (
+                self.ask.get_value(left, against) if against else right.get(self.column)
+            )
             if not pd.isna([left_count, right_count]).any():
                 counts.append((str(left["spec"]), float(left_count), float(right_count)))
         return counts

@@ -223,7 +223,7 @@ def _write_experiment_files(file: Path, results: Path, mixed_models: bool) -> No
     )
     paths = [file.parent / "page.html"]
     write_text(paths[0], build_page(file, results, mixed_models=mixed_models))
-    (paper, items) = find_paper_of_experiment(folder.name)
+    paper, items = find_paper_of_experiment(folder.name)
     cells = MeasuredRows(read_rows([file], mixed_models), results)
     tables = build_page_tables(items, cells)
     for table, stem in zip(tables, make_table_file_stems(tables), strict=True):
