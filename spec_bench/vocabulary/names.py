@@ -92,9 +92,9 @@ def format_row_suffix(row: Mapping[str, Any], with_stalls: bool = True) -> str:
     """Formats what a reader must know about a row: its paths were decoded as rows, it stalled
     (unless ``with_stalls`` is off), or it lacks prompts. "" if nothing.
     """
-    paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
+    paths_note = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
     doubts = _list_doubts(row) if with_stalls else [explain_missing_data(str(row.get("reason")))]
-    return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in doubts if doubt)])
+    return "".join([paths_note, *(f", {doubt.partition(':')[0]}" for doubt in doubts if doubt)])
 
 
 def _list_doubts(row: Mapping[str, Any]) -> list[str]:
