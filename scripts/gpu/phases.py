@@ -183,8 +183,8 @@ class Phases:
 
     def __init__(self, decoder: Any) -> None:
         self.on = False
-        self._mark(decoder.drafting, "root_logits", "draft")
-        self._mark(decoder.drafting, "frontier_logits", "draft")
+        self._mark(decoder.draft_state, "root_logits", "draft")
+        self._mark(decoder.draft_state, "frontier_logits", "draft")
         self._mark(decoder._scorer, "score", "target")
         self._mark(decoder, "walk", "walk")
         self._mark(decoder, "keep", "keep")

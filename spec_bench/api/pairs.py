@@ -220,12 +220,12 @@ def _wrap_or_load_models(
             path = resolve_or_convert_model(model)
             spec = loading.ModelSpec(path, dtype, engine.device, compile=engine.compile)
             language_models.append(loading.load_model(spec))
-    count = min(tokens, *(language_model.embedded for language_model in language_models))
+    count = min(tokens, *(language_model.embedding_rows for language_model in language_models))
     for name, model in zip(names, language_models, strict=True):
         tokenizer_size = getattr(common, "vocab_size", 0)  # without added tokens
-        if model.embedded < tokenizer_size:
+        if model.embedding_rows < tokenizer_size:
             raise UsageError(
-                f"{describe_type_and_value(name)} embeds {model.embedded} tokens, and the "
+                f"{describe_type_and_value(name)} embeds {model.embedding_rows} tokens, and the "
                 f"tokenizer has {tokenizer_size}: speculative decoding needs the same tokens in "
                 "all models"
             )

@@ -175,7 +175,7 @@ def _iter_decoder_agreement_lines(
 ) -> Iterator[AuditLine]:
     target = load_model(target_spec)
     draft_model = load_model(draft_spec)
-    target.vocab_size = vocab = min(vocab, target.embedded)
+    target.vocab_size = vocab = min(vocab, target.embedding_rows)
     draft = fit_draft_to_vocabulary(draft_model, draft_spec.path, vocab)
 
     def answers(config: DecoderConfig) -> list[tuple[int, ...] | None]:

@@ -39,7 +39,7 @@ class MarkovModel:
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
-        self.vocab_size = self.embedded = logits.shape[-1]
+        self.vocab_size = self.embedding_rows = logits.shape[-1]
         self.parameters = logits.numel()
         self.device = logits.device
         self.dtype = logits.dtype

@@ -123,7 +123,7 @@ class Tree:
     """A batch of trees of the same shape, one per row."""
 
     row_depths: Tensor | None = None  # [R, N] the depth of every node, for a flat shape
-    mask: Any = None  # parts of the mask shared by the passes over this tree (``engine.tree_pass``)
+    mask_parts: Any = None  # shared by the passes over this tree (``engine.tree_pass``)
 
     def __init__(
         self,

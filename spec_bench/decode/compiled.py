@@ -44,7 +44,7 @@ class CompiledIteration:
         self._passes: list[tuple[Callable[[Any], Tensor], Any]] = []
         # for each pass, a function that makes an empty tensor like its logits
         self.make_logits: list[Callable[[], Tensor]] = []
-        self._mask: Any = None  # the mask that the passes over one tree share
+        self._mask_parts: Any = None  # the mask that the passes over one tree share
         self._committed = CommittedTokens([])
         self._result: Any = None  # of the traced iteration, without tensors
         self._function: Any = None
@@ -53,7 +53,7 @@ class CompiledIteration:
         """Runs ``Decoder.run_iteration`` with these random numbers, compiled. The first call
         compiles; an iteration of this size must have run before, so that its constants exist.
         """
-        self._committed, self._mask = committed, None
+        self._committed, self._mask_parts = committed, None
         tensors = numbers, committed.roots.get_tensor(numbers.device)
         CompiledIteration.running = self
         try:
@@ -63,7 +63,7 @@ class CompiledIteration:
                 self._function = torch.compile(
                     graph, fullgraph=True, dynamic=False, options=options
                 )
-                self._mask = None
+                self._mask_parts = None
             path, packed_verdicts = self._function(*tensors)
         finally:
             CompiledIteration.running = None
@@ -81,14 +81,16 @@ class CompiledIteration:
 
     def root_logits(self, committed: CommittedTokens) -> Tensor:
         """Traces the drafter's pass below the root."""
-        drafting = self._decoder.drafting
+        draft_state = self._decoder.draft_state
         root = SimpleNamespace(tokens=committed.roots.get_tensor(self._decoder.target.device))
-        return self._trace_pass(lambda _: drafting.root_logits(self._committed), root)
+        return self._trace_pass(lambda _: draft_state.root_logits(self._committed), root)
 
     def frontier_logits(self, tree: Tree, _: CommittedTokens) -> Tensor:
         """Traces the drafter's pass below a tree's frontier."""
-        drafting = self._decoder.drafting
-        return self._trace_pass(lambda tree: drafting.frontier_logits(tree, self._committed), tree)
+        draft_state = self._decoder.draft_state
+        return self._trace_pass(
+            lambda tree: draft_state.frontier_logits(tree, self._committed), tree
+        )
 
     def score(self, tree: Tree, _: Sequence[int]) -> ForwardOutput:
         """Traces the target's pass over a tree."""
@@ -116,9 +118,9 @@ class CompiledIteration:
     def run_pass(self, pass_index: int, tensors: Sequence[Tensor]) -> Tensor:
         """Runs pass number ``pass_index`` over a tree with these tensors; returns its logits."""
         model_pass, tree = self._passes[pass_index]
-        vars(tree).update(zip(_PARTS, tensors, strict=False), mask=self._mask)
+        vars(tree).update(zip(_PARTS, tensors, strict=False), mask_parts=self._mask_parts)
         logits = model_pass(tree)
-        self._mask = tree.mask
+        self._mask_parts = tree.mask_parts
         return logits
 
 

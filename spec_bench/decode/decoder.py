@@ -79,7 +79,7 @@ class Decoder(DecodingLoop[Row]):
         if not self.tree_attention:
             shape = self.policy.shape
             self._scorer = PathScorer(self.target, self.pool, shape, needs_hidden=layers)
-        self.drafting = DraftState()
+        self.draft_state = DraftState()
         self._memory = self.drafter.make_memory()
         self.recordings: GraphCache | None = None
         # the draws of every iteration; None if they vary
@@ -139,7 +139,7 @@ class Decoder(DecodingLoop[Row]):
         on_gpu = self.target.device.type == "cuda"
         if cache_states != self._cache_states or not on_gpu:
             # Graphs recorded over other caches must not be replayed.
-            self.drafting = self.drafter.make_state(
+            self.draft_state = self.drafter.make_state(
                 DraftResources(
                     target=self.target,
                     models=self.drafts,
@@ -162,7 +162,11 @@ class Decoder(DecodingLoop[Row]):
         iterations. Draws depend on shapes alone, as do the buffers that the drafting state
         allocates.
         """
-        if self.policy.waits_for_device or not self.drafting.recordable or not self.tree_attention:
+        if (
+            self.policy.waits_for_device
+            or not self.draft_state.recordable
+            or not self.tree_attention
+        ):
             return None
         if self.make_draws is not SeededSource or processes.count_torchrun_processes() > 1:
             return None
@@ -197,7 +201,7 @@ class Decoder(DecodingLoop[Row]):
 
     def _get_ints_to_copy(self, committed: CommittedTokens, fixed: bool) -> list[HostDeviceInts]:
         """Returns the numbers that an iteration copies from the host to the device."""
-        policy_ints = self.policy.device_inputs(self.drafting, committed, fixed)
+        policy_ints = self.policy.device_inputs(self.draft_state, committed, fixed)
         return [committed.lengths, committed.roots, *policy_ints]
 
     @torch.inference_mode()
@@ -218,7 +222,7 @@ class Decoder(DecodingLoop[Row]):
         compiled, or if the drafter keeps trees or logits, whose memory the compiled function
         reuses.
         """
-        if not getattr(self.target, "fused", False) or not self.drafting.is_forgetful:
+        if not getattr(self.target, "fused", False) or not self.draft_state.is_forgetful:
             return None
         from spec_bench.decode.compiled import CompiledIteration
 
@@ -268,8 +272,10 @@ class Decoder(DecodingLoop[Row]):
     def join(self, index: int, request: Request, seed: int) -> Row:
         generator = make_row_generator(seed, request.prompt_id, self.target.device)
         row = Row(request, generator, list(request.prompt_ids))
-        self.drafting.start_row(index, row.tokens)
-        self._scorer.prefill(index, row.tokens[:-1], partial(self.drafting.observe_prompt, index))
+        self.draft_state.start_row(index, row.tokens)
+        self._scorer.prefill(
+            index, row.tokens[:-1], partial(self.draft_state.observe_prompt, index)
+        )
         return row
 
     def step(self, active: Sequence[Row]) -> TokenCount:
@@ -294,7 +300,7 @@ class Decoder(DecodingLoop[Row]):
             nodes = [verdict.nodes for verdict in verdicts]
             self.commit_accepted_paths(path, committed.lengths, nodes, layout)
         counts = [len(verdict.tokens) for verdict in verdicts]
-        self.drafting.update_cached_counts(committed.lengths, counts, layout.cached_levels)
+        self.draft_state.update_cached_counts(committed.lengths, counts, layout.cached_levels)
         for row, verdict in zip(active, verdicts, strict=True):
             row.commit(verdict.tokens, verdict.log_probs, verdict.tree_nodes, verdict.tree_levels)
         draws.advance(counts)
@@ -310,9 +316,9 @@ class Decoder(DecodingLoop[Row]):
         an iteration is traced, ``passes`` replaces drafter and scorer.
         """
         device = self.target.device
-        drafting: Any = passes or self.drafting
+        draft_state: Any = passes or self.draft_state
         tree = self.policy.grow_tree(
-            GrowthContext(drafting, committed, device, self.settings, draws)
+            GrowthContext(draft_state, committed, device, self.settings, draws)
         )
         processes.copy_from_first_process(*tree.list_varying_tensors())
         logits, hidden = (passes or self._scorer).score(tree, committed.lengths)
@@ -321,9 +327,9 @@ class Decoder(DecodingLoop[Row]):
             self.rule,
         )
         processes.copy_from_first_process(result.path, result.accepted, result.token)
-        self.drafting.observe_scores(tree, logits)
+        self.draft_state.observe_scores(tree, logits)
         if hidden is not None:
-            self.drafting.observe_path(hidden, result.path, result.accepted)
+            self.draft_state.observe_path(hidden, result.path, result.accepted)
         depth = tree.shape.depth
         layout = VerdictLayout(
             depth,
@@ -341,11 +347,11 @@ class Decoder(DecodingLoop[Row]):
     ) -> None:
         """Commits each row's accepted path to the caches; on a CPU ``nodes`` lists it."""
         self._scorer.commit(lengths, nodes, path)
-        self.drafting.commit(lengths, nodes, path, layout.cached_levels)
+        self.draft_state.commit(lengths, nodes, path, layout.cached_levels)
 
     def move_row(self, row: Row, source: int, target: int) -> None:
         self._scorer.move_row(source, target, row.cache_length)
-        self.drafting.move_row(source, target)
+        self.draft_state.move_row(source, target)
 
     def take_forward_s(self) -> tuple[float, float]:
-        return self.drafting.take_forward_s(), self.target.timer.take_s()
+        return self.draft_state.take_forward_s(), self.target.timer.take_s()

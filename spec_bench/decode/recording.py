@@ -85,12 +85,12 @@ class IterationGraph:
         compiled: CompiledIteration | None = None,
     ) -> None:
         target = decoder.target
-        drafting = decoder.drafting
-        old_state = dict(vars(drafting))
+        draft_state = decoder.draft_state
+        old_state = dict(vars(draft_state))
         committed, ints = decoder.make_dummy_inputs(rows, tokens)
-        drafting_inputs = {
+        draft_inputs = {
             name: value
-            for name, value in vars(drafting).items()
+            for name, value in vars(draft_state).items()
             if value is not old_state.get(name)
         }
         parts = [torch.tensor(int_list) for int_list in ints]
@@ -117,7 +117,7 @@ class IterationGraph:
         )
 
         def iteration() -> None:
-            vars(drafting).update(drafting_inputs)  # not those of the step before
+            vars(draft_state).update(draft_inputs)  # not those of the step before
             if compiled is None:
                 result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
             else:

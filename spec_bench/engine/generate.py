@@ -84,22 +84,22 @@ def run_generate(
 
     models = [target, *([assistance.draft] if assistance.draft else [])]
     devices = [model.device for model in models if model.device.type == "cuda"]
-    watches = [_PassRecorder(model) for model in models]
-    with ExitStack() as around:
-        around.enter_context(torch.random.fork_rng(devices))
+    recorders = [_PassRecorder(model) for model in models]
+    with ExitStack() as contexts:
+        contexts.enter_context(torch.random.fork_rng(devices))
         torch.manual_seed(seed)
-        around.enter_context(_replaced_generation_settings(target.module, GenerationConfig()))
+        contexts.enter_context(_replaced_generation_settings(target.module, GenerationConfig()))
         if assistance.draft is not None:
             constant_length = GenerationConfig(  # the library's default length varies
                 num_assistant_tokens=max(1, assistance.draft_tokens),
                 num_assistant_tokens_schedule="constant",
                 assistant_confidence_threshold=assistance.confidence,
             )
-            around.enter_context(
+            contexts.enter_context(
                 _replaced_generation_settings(assistance.draft.module, constant_length)
             )
-        for watch in watches:
-            around.enter_context(watch.record_calls())
+        for recorder in recorders:
+            contexts.enter_context(recorder.record_calls())
         ids, mask = _pad_requests(requests, target.device)
         prompt = ids.shape[1]
 
@@ -118,12 +118,13 @@ def run_generate(
             )[:, prompt:].tolist()
         except ValueError as error:  # for example vocabularies of different sizes
             raise UsageError(f"transformers' own generate refuses: {error}") from error
-    target_s, draft_s, *_ = *(watch.get_prompt_and_total_s() for watch in watches), (0.0, 0.0)
+    seconds = [recorder.get_prompt_and_total_s() for recorder in recorders]
+    target_s, draft_s, *_ = *seconds, (0.0, 0.0)
     answers = [  # up to the first stop or the limit; what follows is padding
         answer[: request.count_tokens_to_end(answer)][: request.max_new_tokens]
         for answer, request in zip(texts, requests, strict=True)
     ]
-    return GenerateResult(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
+    return GenerateResult(answers, recorders[0].calls, *zip(draft_s, target_s, strict=True))
 
 
 @dataclass
@@ -196,7 +197,7 @@ def _make_generation_config(
     warm = settings.temperature > 0
     # The library adds a processor for any min-p, even for a value that keeps all tokens.
     sampling = {**settings.get_portable_options(), "min_p": settings.min_p or None}
-    padding = range(target.vocab_size, target.embedded)
+    padding = range(target.vocab_size, target.embedding_rows)
     return GenerationConfig(
         do_sample=warm,
         max_new_tokens=max(request.max_new_tokens for request in requests),

@@ -99,9 +99,11 @@ class GGUFModel:
             self._config = self._read_from_header(AutoConfig)
             self._module = self._make_empty_module()
             self._weights = dict(self._module.named_parameters())
-            self._names = get_gguf_hf_weights_map(self._module, self._make_tensor_processor())
+            self._weight_names = get_gguf_hf_weights_map(
+                self._module, self._make_tensor_processor()
+            )
             self._check_tensor_names()
-            self._joined: dict[str, Any] = {"tensors": {}}  # by a processor, of several tensors
+            self._joined_tensors: dict[str, Any] = {"tensors": {}}  # by a processor
         except Exception as error:  # a damaged or unknown file makes its reader raise anything
             raise UsageError(f"cannot read {str(file)!r}: {to_one_line(error)}") from error
 
@@ -183,8 +185,10 @@ class GGUFModel:
             extra_names = format_value(", ".join(extra), quoted=False)
             blocks = f"{self._family}.block_count {self._config.num_hidden_layers}"
             raise UsageError(f"{blocks} has no place for {extra_names}")
-        present = {place for name, place in self._names.items() if name in self._tensors}
-        self._refuse_missing_tensors(set(self._weights) & set(self._names.values()) - present)
+        present = {place for name, place in self._weight_names.items() if name in self._tensors}
+        self._refuse_missing_tensors(
+            set(self._weights) & set(self._weight_names.values()) - present
+        )
 
     def _refuse_missing_tensors(self, names: set[str]) -> None:
         if names:
@@ -243,11 +247,11 @@ class GGUFModel:
         result = processor.process(
             weights=_read_dequantised_tensor(*self._tensors[name]),
             name=name,
-            tensor_key_mapping=self._names,
-            parsed_parameters=self._joined,
+            tensor_key_mapping=self._weight_names,
+            parsed_parameters=self._joined_tensors,
         )
-        weights = self._joined["tensors"] if name == next(reversed(self._tensors)) else {}
-        if place := self._names.get(result.name):
+        weights = self._joined_tensors["tensors"] if name == next(reversed(self._tensors)) else {}
+        if place := self._weight_names.get(result.name):
             weights[place] = torch.from_numpy(result.weights)
         for place, weight in weights.items():
             if weight.shape != (shape := self._weights[place].shape):

@@ -43,13 +43,13 @@ class HuggingFaceModel:
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())
-        self.embedded = self.vocab_size
+        self.embedding_rows = self.vocab_size
         config = self.module.config.get_text_config()
         self.max_positions = get_max_sequence_length(config)
         self.mask_token: int | None = getattr(config, "pard_token", None)
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
-        self.masks = LayerMaskMaker(config, self.dtype)
+        self.mask_maker = LayerMaskMaker(config, self.dtype)
         # None: the modules are called instead
         backend = COMPILE[self.compile]
         self.plain = PlainModel(self.module, backend) if can_run_plainly(self.module) else None
@@ -62,8 +62,8 @@ class HuggingFaceModel:
             )
             self.fused = False
         # The cache's argument has another name since transformers 5.24.
-        takes = signature(type(self.module).forward).parameters
-        self.cache_name = "cache" if "cache" in takes else "past_key_values"
+        forward_parameters = signature(type(self.module).forward).parameters
+        self.cache_name = "cache" if "cache" in forward_parameters else "past_key_values"
         self._layouts = self._probe_layer_layouts()
         has_kernels = all(
             has_attention_kernels(layout.device, layout.key_dim, layout.value_dim)
@@ -157,7 +157,7 @@ class HuggingFaceModel:
         if self.split_from is None or shared < self.split_from or fused:
             shared = 0
         cache.begin_pass(WritePlan(row, starts, count, reach), views=not fused)
-        masks = self.masks.make_masks(visible, shared)
+        masks = self.mask_maker.make_masks(visible, shared)
         if plain is not None:
             logits, hidden = plain.forward(
                 tokens,

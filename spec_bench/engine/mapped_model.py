@@ -152,20 +152,21 @@ class VocabularyMappedModel:
 
     def __init__(self, model: LanguageModel, vocabulary: VocabularyMap, vocab_size: int) -> None:
         self.inner = model
-        self.vocab_size = self.embedded = vocab_size
+        self.vocab_size = self.embedding_rows = vocab_size
         self.pieces = {
             token: tuple(vocab_size + part for part in parts)
             for token, parts in vocabulary.pieces.items()
         }
         self.stretch = STRETCH if self.pieces else 1
         self.max_positions = model.max_positions and model.max_positions // self.stretch
-        ids = torch.tensor(vocabulary.target_ids[: model.embedded])
+        ids = torch.tensor(vocabulary.target_ids[: model.embedding_rows])
         proposable = ((ids >= 0) & (ids < vocab_size)).nonzero().flatten()
-        own_ids = torch.arange(model.embedded)
-        self._reads = torch.cat([torch.tensor(vocabulary.draft_ids[:vocab_size]), own_ids])
-        self._reads = self._reads.to(model.device)
-        self._from, self._to = proposable.to(model.device), ids[proposable].to(model.device)
-        self._repeats = len(ids[proposable].unique()) < len(proposable)
+        own_ids = torch.arange(model.embedding_rows)
+        self._draft_ids = torch.cat([torch.tensor(vocabulary.draft_ids[:vocab_size]), own_ids])
+        self._draft_ids = self._draft_ids.to(model.device)
+        self._from_draft_ids = proposable.to(model.device)
+        self._to_target_ids = ids[proposable].to(model.device)
+        self._has_shared_target_ids = len(ids[proposable].unique()) < len(proposable)
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":  # not set yet, for example while the object is copied
@@ -173,7 +174,7 @@ class VocabularyMappedModel:
         return getattr(self.inner, name)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return self.inner.embed(self._reads[tokens.to(self._reads.device)])
+        return self.inner.embed(self._draft_ids[tokens.to(self._draft_ids.device)])
 
     def project(self, hidden: Tensor) -> Tensor:
         return self._scatter_logits(self.inner.project(hidden))
@@ -186,17 +187,18 @@ class VocabularyMappedModel:
         *args: Any,
         **kwargs: Any,
     ) -> ForwardOutput:
-        output = self.inner.forward(cache, starts, self._reads[tokens], *args, **kwargs)
+        output = self.inner.forward(cache, starts, self._draft_ids[tokens], *args, **kwargs)
         return ForwardOutput(self._scatter_logits(output.logits), output.hidden)
 
     def _scatter_logits(self, logits: Tensor) -> Tensor:
         """Scatters logits [..., V'] to [..., V]."""
-        values = logits[..., self._from]
+        values = logits[..., self._from_draft_ids]
         shape = (*logits.shape[:-1], self.vocab_size)
-        if not self._repeats:
-            return values.new_full(shape, -torch.inf).index_copy_(-1, self._to, values)
+        if not self._has_shared_target_ids:
+            return values.new_full(shape, -torch.inf).index_copy_(-1, self._to_target_ids, values)
         top = values.amax(dim=-1, keepdim=True)
-        return values.new_zeros(shape).index_add_(-1, self._to, (values - top).exp()).log() + top
+        sums = values.new_zeros(shape).index_add_(-1, self._to_target_ids, (values - top).exp())
+        return sums.log() + top
 
     def retokenise(self, tokens: Sequence[int]) -> list[int]:
         """Splits tokens of the target into the draft's parts.
@@ -246,11 +248,11 @@ def fit_draft_to_vocabulary(
     if ids is None:
         model.vocab_size = target_vocab_size
         return model
-    embedded = len(ids) + 1 + (getattr(model, "mask_token", None) is not None)
-    if embedded != model.embedded:
+    embedding_rows = len(ids) + 1 + (getattr(model, "mask_token", None) is not None)
+    if embedding_rows != model.embedding_rows:
         raise UsageError(
-            f"{path}: it knows {len(ids)} tokens, so {embedded} must be embedded, got "
-            f"{model.embedded}"
+            f"{path}: it knows {len(ids)} tokens, so {embedding_rows} must be embedded, got "
+            f"{model.embedding_rows}"
         )
     return VocabularyMappedModel(
         model, map_reduced_vocabulary(ids, target_vocab_size), target_vocab_size

@@ -100,7 +100,7 @@ class LanguageModel(Protocol):
     """Interface of a target or draft model."""
 
     vocab_size: int  # V, number of tokens that exist, without padded rows of the embedding
-    embedded: int  # rows of the embedding, with padded rows
+    embedding_rows: int  # with padded rows
     parameters: int  # exact parameter count, with shared tensors counted once
     max_positions: int | None  # longest sequence, or None if there is no limit
     device: torch.device  # of tokens and logits

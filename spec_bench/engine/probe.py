@@ -68,7 +68,7 @@ def check_cached_answers(model: HuggingFaceModel) -> None:
     with torch.inference_mode(), model.uncompiled_and_untimed():
         with temporarily_shorten_windows(config, SHORT):
             worst = _find_worst_node(model, SHORT)
-        longest = model.masks.longest_window
+        longest = model.mask_maker.longest_window
         if worst and longest and SHORT < longest <= LONGEST:
             # The module may not read its window at every pass, so its own length is tried.
             worst = _find_worst_node(model, longest)

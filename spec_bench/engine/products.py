@@ -76,8 +76,8 @@ def pack_linear_layers(module: nn.Module, *, join_groups: bool = False) -> Ways:
     layers: list[Any] = [p for p in module.modules() if type(p) is nn.Linear and _can_pack(p)]
     if not layers or sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
         return ()
-    users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
-    multiply_used = {layer for layer in layers if users[id(layer.weight)] > 1}
+    use_counts = Counter(id(w) for part in module.modules() for w in part._parameters.values())
+    multiply_used = {layer for layer in layers if use_counts[id(layer.weight)] > 1}
     if join_groups:
         fuse_linear_groups(module)
     groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)

@@ -74,13 +74,13 @@ class GraphRecorder:
             raise
 
     def _capture_graph(self, function: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        now = torch.cuda.current_stream(self._device)
-        with torch.cuda.device(self._device), torch.cuda.stream(now):
-            self._stream.wait_stream(now)
+        caller_stream = torch.cuda.current_stream(self._device)
+        with torch.cuda.device(self._device), torch.cuda.stream(caller_stream):
+            self._stream.wait_stream(caller_stream)
             with torch.cuda.stream(self._stream):
                 for _ in range(_WARM_UPS):
                     function()
-            now.wait_stream(self._stream)
+            caller_stream.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
             recording = torch.cuda.graph(
                 graph, self._pool, self._stream, capture_error_mode="thread_local"

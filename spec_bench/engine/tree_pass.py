@@ -145,16 +145,16 @@ def make_tree_mask(
         return pad(ancestors, (lengths[0], 0), value=True)
     device = ancestors.device
     count, columns = (tree.shape.size,) * 2 if tree else ancestors.shape[1:]
-    made = tree.mask if tree else None
-    if made is None or made[0] is not lengths or made[1:3] != (count, device):
+    mask_parts = tree.mask_parts if tree else None
+    if mask_parts is None or mask_parts[0] is not lengths or mask_parts[1:3] != (count, device):
         length = lengths.get_tensor(device).unsqueeze(1)
         is_committed = cached_arange(max(lengths) + columns, device) < length
         visible = is_committed.unsqueeze(1).expand(-1, count, -1).clone()
         slots = (length + cached_arange(columns, device)).unsqueeze(1)
-        made = lengths, count, device, visible, slots
+        mask_parts = lengths, count, device, visible, slots
     if tree:
-        tree.mask = made
-    *_, visible, slots = made
+        tree.mask_parts = mask_parts
+    *_, visible, slots = mask_parts
     columns = ancestors.shape[2]
     slots = slots[..., :columns].expand_as(ancestors)
     return visible[:, nodes, : max(lengths) + columns].scatter_(2, slots, ancestors)

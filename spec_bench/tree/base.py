@@ -107,7 +107,7 @@ class AuditTree(NamedTuple):
 class GrowthContext(NamedTuple):
     """Inputs shared by all trees of a batch."""
 
-    drafting: DraftState
+    draft_state: DraftState
     committed: CommittedTokens  # all tokens of each row so far; the last one is the root
     device: torch.device  # device of the trees
     settings: SamplingSettings  # the target's; the draft may have a temperature of its own
@@ -123,9 +123,9 @@ class GrowthContext(NamedTuple):
         of each node in ``tree.largest_logits``.
         """
         if tree.grown:
-            logits = self.drafting.frontier_logits(tree, self.committed)
+            logits = self.draft_state.frontier_logits(tree, self.committed)
         else:
-            logits = self.drafting.root_logits(self.committed)
+            logits = self.draft_state.root_logits(self.committed)
         logits = logits.to(self.device)
         tree.largest_logits.append(logits.amax(dim=-1).flatten(1))
         return logits
@@ -190,14 +190,14 @@ class GrownTree(Policy):
 
     def device_inputs(
         self,
-        drafting: DraftState,
+        draft_state: DraftState,
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         """Lists the integers that ``grow_tree`` needs on the device, copied there together. With
         ``fixed`` they have the same shape in all iterations.
         """
-        return drafting.device_inputs(committed, fixed)
+        return draft_state.device_inputs(committed, fixed)
 
     def grow_tree(self, context: GrowthContext) -> Tree:
         """Grows one tree per row, level by level."""

@@ -103,7 +103,7 @@ class HeadBeams(RectangularTree):
         return "deterministic"
 
     def grow_tree(self, context: GrowthContext) -> Tree:
-        beams = context.drafting.search_beams(context.committed.roots, self.width, self.depth)
+        beams = context.draft_state.search_beams(context.committed.roots, self.width, self.depth)
         grow = build_merged_beam_tree if self.merge else build_separate_beam_tree
         return grow(context.root_tokens, beams.to(context.device))
 

@@ -175,11 +175,11 @@ class GuessedTree(RectangularTree):
 
     def device_inputs(
         self,
-        drafting: DraftState,
+        draft_state: DraftState,
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        guesses = drafting.guess_trees(committed, self.width, self.depth)
+        guesses = draft_state.guess_trees(committed, self.width, self.depth)
         counts = list(self.shape.levels)
         if not fixed:
             sizes = [[len(level) for level in levels] for levels in guesses]
@@ -245,18 +245,18 @@ class GuessOrDraft(Chain):
 
     def device_inputs(
         self,
-        drafting: DraftState,
+        draft_state: DraftState,
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         chains = [
             [level[0].token for level in levels]
-            for levels in drafting.guess_trees(committed, 1, self.depth)
+            for levels in draft_state.guess_trees(committed, 1, self.depth)
         ]
         counts = HostDeviceInts([len(tokens) for tokens in chains])
         packed = HostDeviceInts([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])
         committed.tree_plan = counts, packed
-        draft_ints = () if all(counts) else drafting.device_inputs(committed)
+        draft_ints = () if all(counts) else draft_state.device_inputs(committed)
         return (counts, packed, *draft_ints)
 
     def grow_tree(self, context: GrowthContext) -> Tree:
@@ -265,7 +265,7 @@ class GuessOrDraft(Chain):
         tree = Tree(self.shape, context.root_tokens, siblings, self.parents)
         count = counts.get_tensor(context.device)
         guess = guesses.get_tensor(context.device)
-        vocab: int = context.drafting.vocab_size  # type: ignore[attr-defined]
+        vocab: int = context.draft_state.vocab_size  # type: ignore[attr-defined]
         impossible = guess.new_full((len(guess), vocab), -torch.inf, dtype=context.settings.dtype)
         runs = not all(counts)
         for level in range(self.depth if runs else max(counts)):

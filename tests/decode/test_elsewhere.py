@@ -121,7 +121,7 @@ def test_padding_rows_of_an_embedding_are_never_drawn():
         hot = SamplingSettings(temperature=50.0)
         found = [t for g in answers("hf_generate", hot, requests) for t in g.tokens]
     finally:
-        target.vocab_size = target.embedded
+        target.vocab_size = target.embedding_rows
     assert len(found) == 48
     assert max(found) < 20
 

@@ -83,9 +83,9 @@ def test_heads_see_the_state_from_which_the_target_chose_the_root():
 def test_a_row_of_one_token_sees_no_state_of_the_row_before():
     decoder = built("medusa", tiny_pair("llama"), GREEDY)
     decoder.prefill_requests([Request("p", (1, 2, 3), 4)], 0)
-    assert decoder.drafting._hidden[0].any()
-    decoder.drafting.start_row(0, (1,))
-    assert not decoder.drafting._hidden[0].any()
+    assert decoder.draft_state._hidden[0].any()
+    decoder.draft_state.start_row(0, (1,))
+    assert not decoder.draft_state._hidden[0].any()
 
 
 def test_caches_of_what_guesses_several_tokens_at_once_have_room_for_them(monkeypatch):
@@ -361,7 +361,7 @@ def test_a_recurrent_head_of_some_tokens_drafts_as_the_whole_one_cut_down_to_the
         decoder = build_decoder(decoder_settings("redrafter"), target, [], COLD, 2, heads=heads)
         decoder.prefill_requests([Request("x", (3, 5), 4), Request("y", (7, 9), 4)], 0)
         with torch.inference_mode():
-            beams.append(decoder.drafting.search_beams([5, 9], 4, 3))
+            beams.append(decoder.draft_state.search_beams([5, 9], 4, 3))
     assert torch.equal(*beams) and torch.isin(beams[0], ids).all()
 
 

@@ -50,8 +50,8 @@ def test_every_kind_that_is_decoded_right_passes_in_every_precision(name, dtype)
 @pytest.mark.parametrize("name", core_first(name for name, kind in KINDS.items() if kind.open))
 def test_a_window_that_is_not_followed_is_caught(name, dtype):
     model = HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU)
-    model.masks = LayerMaskMaker(model.module.config.get_text_config(), dtype)
-    model.masks.kinds = ("full_attention",)
+    model.mask_maker = LayerMaskMaker(model.module.config.get_text_config(), dtype)
+    model.mask_maker.kinds = ("full_attention",)
     with pytest.raises(ValueError, match="differ from those of one plain pass"):
         check_cached_answers(model)
 

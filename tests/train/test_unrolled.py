@@ -46,7 +46,7 @@ def decoded(kind, head, request):
 
     def recorded(slots):
         reserve(slots)
-        own = built.drafting
+        own = built.draft_state
         root, below = own.root_logits, own.frontier_logits
         own.root_logits = lambda *given: trees.append([root(*given)]) or trees[-1][0]
         own.frontier_logits = lambda *given: trees[-1].append(below(*given)) or trees[-1][-1]
@@ -114,7 +114,7 @@ def path_drafted(kind, head):
     """A decoder that has drafted along a given path, K levels deep; and each level's logits."""
     built = drafting_with(kind, head)
     built.prefill_requests([Request("x", IDS[:6], 4)], 0)
-    committed, drafting = CommittedTokens([list(IDS[:6])]), built.drafting
+    committed, drafting = CommittedTokens([list(IDS[:6])]), built.draft_state
     drafting.device_inputs(committed)
     tree = Tree(built.policy.shape, committed.roots.get_tensor(CPU))
     found = [drafting.root_logits(committed)]
@@ -144,7 +144,7 @@ def test_a_head_that_is_right_is_compared_at_every_depth():
 def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     head = HEADS[kind](32, VOCAB).double()
     built, committed, tree, _ = path_drafted(kind, head)
-    drafting, nodes, lengths = built.drafting, [list(range(K + 1))], committed.lengths
+    drafting, nodes, lengths = built.draft_state, [list(range(K + 1))], committed.lengths
     hidden = built._scorer.score(tree, lengths).hidden
     path = torch.tensor(nodes)
     drafting.observe_path(hidden, path, torch.tensor([K]))

@@ -65,7 +65,7 @@ def load_models(pair: Pair, token_count: int) -> list[LanguageModel]:
     ]
     is_intersection = pair.draft_vocabulary == INTERSECTION
     token_counts = [
-        model.embedded
+        model.embedding_rows
         for model, spec in zip(models, pair.specs, strict=True)
         if model is models[0] or not (is_intersection or read_known_ids(Path(spec.path)))
     ]
