@@ -38,12 +38,12 @@ def choose_command_or_exit(arguments: Sequence[str]) -> tuple[str, Sequence[str]
         COMMANDS,
         format_command_list,
         make_parser,
-        split_command,
+        split_known_command,
     )
 
     wants_help = arguments[0] in ("help", "--help", "-h")
     words = arguments[wants_help:] or ["--help"]
-    command, rest = split_command(["version"] if words[0] in ("--version", "-V") else words)
+    command, rest = split_known_command(["version"] if words[0] in ("--version", "-V") else words)
     if words == ["--help"]:
         print(format_command_list(), end="")
         sys.exit(0)

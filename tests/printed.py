@@ -15,7 +15,7 @@ from spec_bench.report.papers.paper import find_recipes_by_folder, list_paper_na
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.progress import format_paper_progress
-from spec_bench.settings.arguments import split_command
+from spec_bench.settings.arguments import split_known_command
 from spec_bench.settings.configs import get_conf_dir
 from spec_bench.system.files import format_training_command, get_training_name_of_heads
 
@@ -83,7 +83,9 @@ class Command:
         if self.module == TRAIN:
             return "train", self.arguments
         return (
-            split_command(self.arguments or ["ls"]) if self.module == RUN else ("", self.arguments)
+            split_known_command(self.arguments or ["ls"])
+            if self.module == RUN
+            else ("", self.arguments)
         )
 
     @property

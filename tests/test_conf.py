@@ -16,7 +16,7 @@ from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.jobs.config.cells import build_unique_cells, parse_cells
 from spec_bench.jobs.config.compose import LISTS, read_chosen_tree_lists, register_config_plugins
-from spec_bench.jobs.config.model_files import EMBEDDED, resolve_or_convert_model
+from spec_bench.jobs.config.model_files import EMBEDDED_PREFIX, resolve_or_convert_model
 from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.papers.items import read_recipe, read_recipe_folder
@@ -88,7 +88,10 @@ def test_a_pair_is_in_the_package_or_takes_public_data(path):
     config = resolved(composed(f"pair='{path.stem}'"))
     target, draft = config["pair"]["target"], config["pair"]["draft"]
     for name in (target, *(draft if isinstance(draft, list) else [draft])):
-        assert not str(name).startswith(EMBEDDED) or Path(resolve_or_convert_model(name)).is_dir()
+        assert (
+            not str(name).startswith(EMBEDDED_PREFIX)
+            or Path(resolve_or_convert_model(name)).is_dir()
+        )
     kind = "embedded" if path.stem.startswith("embedded") else "hub"
     assert config["task"]["source"]["kind"] == kind
 

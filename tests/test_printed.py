@@ -21,7 +21,7 @@ from spec_bench.jobs.config.compose import (
 )
 from spec_bench.jobs.config.flags import FLAGS
 from spec_bench.settings.configs import get_conf_dir
-from spec_bench.tasks.source import EMBEDDED
+from spec_bench.tasks.source import EMBEDDED_SAMPLES
 from tests import warm
 from tests.printed import (
     ROOT,
@@ -123,7 +123,7 @@ def write_cookbook_files(folder):
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
-    lines = (EMBEDDED / "xsum.jsonl").read_text(encoding="utf-8").splitlines()[:6]
+    lines = (EMBEDDED_SAMPLES / "xsum.jsonl").read_text(encoding="utf-8").splitlines()[:6]
     (tmp_path / "my_rows.jsonl").write_text("\n".join(lines))
     texts = {"title": "Boats", "question": "Where?", "answer": "Here.", "reference": "here"}
     asked = [{"question_id": n, "turns": ["Where is the boat?"], **texts} for n in range(6)]

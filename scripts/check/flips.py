@@ -31,7 +31,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.__main__ import run_command
-from spec_bench.settings.arguments import split_command
+from spec_bench.settings.arguments import split_known_command
 from spec_bench.system import files
 
 _LIMIT_S = 120
@@ -87,7 +87,7 @@ def called(name: str, table: Path, before: Path, out: Path) -> int:
     """A reader's exit status, here and now."""
     _, arguments = READERS[name](table, before, out)
     known = name in ("compare", "verify")
-    return run_command(*split_command(arguments if known else ["report", *arguments]))
+    return run_command(*split_known_command(arguments if known else ["report", *arguments]))
 
 
 def by_command(name: str, table: Path, before: Path) -> Said:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Odd names of the package at most, by kind. A bound only falls.
-MOST_ODD = {"function": 59, "class": 1, "class name used twice": 0, "variable": 561}
+MOST_ODD = {"function": 59, "class": 1, "class name used twice": 0, "variable": 528}
 SLACK = 10  # odd names that may be fewer before a bound has to follow
 SHORT = 3  # lines that a variable with a name for anything may live
 

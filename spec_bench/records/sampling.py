@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Interval, Predicate
 
 from spec_bench.settings.fields import Requirement, describe_unknown_setting, format_value
-from spec_bench.settings.validation import check_dataclass_fields, read_settings
+from spec_bench.settings.validation import read_settings, require_valid_fields
 from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class SamplingSettings:
     min_p: Annotated[float, Interval(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        check_dataclass_fields(self)
+        require_valid_fields(self)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -17,7 +17,7 @@ ALL_OTHER_SESSIONS_NOTE = (
     "all rows but plain decoding are of later sessions: their speed-ups are against plain decoding "
     "timed again beside them; times and rates of different sessions are not comparable."
 )
-_ROUNDED = 1e-3  # relative; above the rounding of rates, below differences of sessions
+_MAX_ROUNDING = 1e-3  # relative; above the rounding of rates, below differences of sessions
 
 
 def make_session_note_per_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -31,7 +31,7 @@ def make_session_note_per_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for row, rate in zip(rows, rates, strict=True)
         for speedup in [_get_number_or_zero(row, "speedup")]
     ]
-    is_other = [bool(ratio) and abs(ratio - 1) > _ROUNDED for ratio in ratios]
+    is_other = [bool(ratio) and abs(ratio - 1) > _MAX_ROUNDING for ratio in ratios]
     note = (
         ALL_OTHER_SESSIONS_NOTE if sum(is_other) == sum(map(bool, ratios)) else OTHER_SESSION_NOTE
     )

@@ -18,10 +18,10 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import require_writable
 
 COMMANDS: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("commands.yaml"))
-_SHARED: dict[str, str] = COMMANDS.pop("shared")
-RENAMED = {"--output": "--out"}
+_SHARED_OPTION_LINES: dict[str, str] = COMMANDS.pop("shared")
+PRESENT_OPTION_BY_FORMER = {"--output": "--out"}
 """Options of earlier versions, and their names now."""
-RENAMED_COMMANDS = {
+PRESENT_COMMAND_BY_FORMER = {
     "verify": "check results",
     "checks": "check claims",
     "audit": "check decoders",
@@ -60,10 +60,10 @@ class OneLineErrorParser(argparse.ArgumentParser):
 def _replace_former_option(argument: str) -> str:
     """Replaces an option's earlier name by its present one, with a warning."""
     name, equals, value = argument.partition("=")
-    if name not in RENAMED:
+    if name not in PRESENT_OPTION_BY_FORMER:
         return argument
-    warn_once(f"{name} is {RENAMED[name]} now")
-    return f"{RENAMED[name]}{equals}{value}"
+    warn_once(f"{name} is {PRESENT_OPTION_BY_FORMER[name]} now")
+    return f"{PRESENT_OPTION_BY_FORMER[name]}{equals}{value}"
 
 
 @cache
@@ -78,7 +78,7 @@ def _parse_option_lines(lines: str) -> dict[str, dict[str, Any]]:
     options: dict[str, dict[str, Any]] = {}
     for line in lines.splitlines():
         if line.startswith("@"):
-            options |= _parse_option_lines(_SHARED[line[1:]])
+            options |= _parse_option_lines(_SHARED_OPTION_LINES[line[1:]])
             continue
         names, facts, about = map(str.strip, line.split("|"))
         options[names] = yaml.load(f"{{{facts}}}", LOADER) | {"help": about}
@@ -121,7 +121,7 @@ def format_command_list() -> str:
     return _OVERVIEW.format("\n".join(lines))
 
 
-def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
+def split_known_command(words: Sequence[str]) -> tuple[str, list[str]]:
     """Splits words into the command and its arguments; the command is "" if there is no such
     command. A job's settings alone mean ``run``; a command's earlier name is accepted with a
     warning.
@@ -132,7 +132,7 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
             return "report results", arguments
         if f"report {arguments[0]}" not in COMMANDS:
             command, *arguments = arguments
-    if now := RENAMED_COMMANDS.get(command.replace("-", "_")):
+    if now := PRESENT_COMMAND_BY_FORMER.get(command.replace("-", "_")):
         warn_once(f"spec-bench {command} is spec-bench {now} now")
         command = now
     if arguments and f"{command} {arguments[0]}" in COMMANDS:

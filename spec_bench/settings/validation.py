@@ -116,7 +116,7 @@ def read_settings(
         )
     checker: Any = kind
     try:
-        checked = _validate(checker, values)
+        block = _validate(checker, values)
     except ValidationError as error:
         # A misspelt key also leaves a key missing; the misspelling is more useful to the user.
         worst = min(
@@ -125,15 +125,15 @@ def read_settings(
         )
         line = _format_error_line(worst, _get_validating_class(checker), parent_key, owner)
         raise UsageError(f"{prefix}{line}") from None
-    if isinstance(checked, kind):
-        return checked
+    if isinstance(block, kind):
+        return block
     try:
-        return kind(**{name: getattr(checked, name) for name in values})
+        return kind(**{name: getattr(block, name) for name in values})
     except ValueError as error:
         raise UsageError(f"{prefix}{parent_key}.{error}") from None
 
 
-def check_dataclass_fields(block: Any) -> None:
+def require_valid_fields(block: Any) -> None:
     """Validates every field of a plain dataclass by its annotation. Raises UsageError, which names
     the field, if a value is not allowed.
     """
@@ -158,8 +158,8 @@ def _get_validating_class(kind: Any) -> Any:
         is_required = setting.default is MISSING and setting.default_factory is MISSING
         column = field() if is_required else field(default=None)
         columns.append((setting.name, hints[setting.name], column))
-    made = make_dataclass(kind.__name__, columns, kw_only=True)
-    return checked_dataclass(made, config=_STRICT_CONFIG)
+    copied_class = make_dataclass(kind.__name__, columns, kw_only=True)
+    return checked_dataclass(copied_class, config=_STRICT_CONFIG)
 
 
 def _validate(kind: Any, values: Mapping[str, Any]) -> Any:

@@ -155,7 +155,7 @@ def _iter_text_row_makers(text: str, file: Path, label: str) -> Iterator[RowMake
         document = _parse_json_or_none(text)
         first_value = _parse_json_or_none(first_line)
         if isinstance(document, dict | list):
-            values = _list_rows(document)
+            values = _list_json_rows(document)
             is_single_line = len(values) == 1 and len(first_line) == len(text.strip())
             unit, start = ("line", start) if is_single_line else ("record", 1)
             for number, value in enumerate(values, start):
@@ -251,7 +251,7 @@ def _make_row_from_json_value(content: Any, label: str, place: str) -> LocatedRo
     return LocatedRow(content, place)
 
 
-def _list_rows(document: Any) -> list[Any]:
+def _list_json_rows(document: Any) -> list[Any]:
     """Lists the rows of a JSON document: a list, an object with a list, or a single row."""
     if isinstance(document, list):
         are_messages = all(isinstance(entry, dict) and "content" in entry for entry in document)

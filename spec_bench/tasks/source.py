@@ -28,8 +28,8 @@ from spec_bench.tasks.prompt_files import (
     trim_before_first_question,
 )
 
-EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
-PACKAGE = "package:"
+EMBEDDED_SAMPLES = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
+PACKAGE_PREFIX = "package:"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _commits: dict[tuple[str, str | None], str] = {}  # of hub datasets read, by (path, revision)
@@ -154,9 +154,9 @@ def _list_or_download_source_files(source: RowSource, task: str) -> list[Path]:
     does not exist.
     """
     if source.kind == "embedded":
-        file = EMBEDDED / f"{task}.jsonl"
+        file = EMBEDDED_SAMPLES / f"{task}.jsonl"
         if not file.is_file():
-            samples = sorted(path.stem for path in EMBEDDED.glob("*.jsonl"))
+            samples = sorted(path.stem for path in EMBEDDED_SAMPLES.glob("*.jsonl"))
             raise UsageError(
                 f"task {task}: no embedded sample {file.name}; the package has"
                 f" {', '.join(samples) or 'none'}. Use source.kind=hub or source.kind=local"
@@ -175,10 +175,10 @@ def _list_or_download_source_files(source: RowSource, task: str) -> list[Path]:
 
 def _list_split_files(path: str, source: RowSource, task: str) -> list[Path]:
     file = Path(path).expanduser()
-    if path.startswith(PACKAGE):
-        name, _, inside = path.removeprefix(PACKAGE).partition("/")
+    if path.startswith(PACKAGE_PREFIX):
+        name, _, inner_path = path.removeprefix(PACKAGE_PREFIX).partition("/")
         try:
-            file = Path(str(resources.files(name))) / inside
+            file = Path(str(resources.files(name))) / inner_path
         except (ModuleNotFoundError, ValueError):
             raise UsageError(
                 f"task {task}: source.path {path!r}: no package {name!r} is installed"

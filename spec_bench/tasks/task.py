@@ -48,7 +48,7 @@ from spec_bench.tasks.prompt_files import (
     read_prompt,
 )
 from spec_bench.tasks.source import (
-    EMBEDDED,
+    EMBEDDED_SAMPLES,
     HubArchive,
     RowSource,
     fetch_archive,
@@ -340,10 +340,10 @@ class Task:
         else:
             turns_fields = {"turns": PROMPT_FIELDS} if self._accepts_any_form else {}
             turns = read_turns(look_up_field(row, field, {**self.fields, **turns_fields}), field)
-        missing = [turn for turn in turns.questions if turn.startswith(self.placeholder or "\0")]
-        if missing:
+        stubs = [turn for turn in turns.questions if turn.startswith(self.placeholder or "\0")]
+        if stubs:
             raise UsageError(
-                f"the text is not there, only {format_value(missing[0])}: what fetches it is named "
+                f"the text is not there, only {format_value(stubs[0])}: what fetches it is named "
                 f"in conf/task/{self.name}.yaml"
             )
         values_by_turn = [
@@ -580,7 +580,7 @@ class Task:
         if self.database is not None:
             return Path(self.database).expanduser()
         if self.source.kind == "embedded":
-            return EMBEDDED / self.name / "database"
+            return EMBEDDED_SAMPLES / self.name / "database"
         if self.source.kind == "local" and self.source.paths:
             path = Path(self.source.paths[0]).expanduser()
             return (path if path.is_dir() else path.parent) / "database"

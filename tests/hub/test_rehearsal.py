@@ -10,7 +10,7 @@ from spec_bench.report.papers.paper import load_paper
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.progress import compute_progress_by_pair
 from spec_bench.system.files import get_results_file, read_csv
-from spec_bench.tasks.source import EMBEDDED
+from spec_bench.tasks.source import EMBEDDED_SAMPLES
 from tests import warm
 from tests.hub.models import write_models
 from tests.printed import TRAINED, appended, printed_commands
@@ -32,7 +32,7 @@ def test_every_table_prints_commands_and_each_is_collected_once():
 def folder(tmp_path_factory):
     """What a user has at hand: chats, and heads that were trained."""
     folder = tmp_path_factory.mktemp("rehearsal")
-    lines = (EMBEDDED / "alpaca.jsonl").read_text(encoding="utf-8").splitlines()[:12]
+    lines = (EMBEDDED_SAMPLES / "alpaca.jsonl").read_text(encoding="utf-8").splitlines()[:12]
     chats = [
         {
             "id": str(index),

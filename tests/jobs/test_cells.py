@@ -17,7 +17,7 @@ from spec_bench.jobs.config.cells import (
     parse_cells,
 )
 from spec_bench.jobs.config.compose import compose_config, parse_request, read_chosen_tree_lists
-from spec_bench.jobs.config.config import PRINTED
+from spec_bench.jobs.config.config import PRINTED_SOURCE
 from spec_bench.jobs.config.fitting import FittedTrees, TreeFit, read_tree_fit
 from spec_bench.jobs.config.pair import Pair, PairSettings
 from spec_bench.jobs.config.simulation import read_block_efficiencies
@@ -279,7 +279,7 @@ def test_each_tree_accepts_as_the_papers_block_efficiency_asks_for():
 
 def test_random_weights_of_published_sizes_have_that_pairs_printed_numbers():
     pair = PairSettings("random:llama2_7b", "random:llama_160m")
-    found = read_block_efficiencies(PRINTED, pair, "wmt18_deen", 0.3)
+    found = read_block_efficiencies(PRINTED_SOURCE, pair, "wmt18_deen", 0.3)
     assert found["sd", "2"] == 1.673  # Table 2
 
 

@@ -121,7 +121,7 @@ def test_a_cell_keeps_the_stage_of_the_last_job_that_named_one(tmp_path):
     for number, stage in enumerate(("screen", "", "confirm", "")):
         Experiment(tmp_path, "name").write_job_record(JobRecord(number, ("a", f"{number}"), stage))
     (tmp_path / "runs").mkdir(exist_ok=True)
-    order, *_ = Experiment(tmp_path, "name")._read_cell_order(set_bad_aside=False)
+    order = Experiment(tmp_path, "name")._read_cells_of_notes(set_bad_aside=False).stages
     assert order == {"a": "confirm", "0": "screen", "1": "", "2": "confirm", "3": ""}
 
 

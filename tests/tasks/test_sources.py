@@ -21,7 +21,7 @@ from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, get_subtask
 from spec_bench.settings.configs import get_conf_dir, read_composed_config
 from spec_bench.tasks import build_task, source
 from spec_bench.tasks.references import describe_turns_without_reference
-from spec_bench.tasks.source import EMBEDDED
+from spec_bench.tasks.source import EMBEDDED_SAMPLES
 from spec_bench.tasks.spider import compute_databases_digest
 from tests.question_files import QUESTIONS, question_file, written
 from tests.said import naming
@@ -128,7 +128,7 @@ def test_a_source_that_is_none_is_refused(kind, named):
 
 
 def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "EMBEDDED", tmp_path)
+    monkeypatch.setattr(source, "EMBEDDED_SAMPLES", tmp_path)
     (tmp_path / "squad.jsonl").write_text("")
     with pytest.raises(ValueError, match=naming("xsum.jsonl", "squad")):
         build_task(config("xsum")).read_examples()
@@ -443,7 +443,7 @@ def test_a_placeholder_is_refused_with_the_file_that_says_what_fetches_it(tmp_pa
 
 
 ROW = {"db_id": "shop", "question": "How many?", "query": "SELECT count(*) FROM customer"}
-SHIPPED = EMBEDDED / "spider" / "database"
+SHIPPED = EMBEDDED_SAMPLES / "spider" / "database"
 
 
 def spider(folder, row, **values):

@@ -32,9 +32,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.jobs.config.compose import (
+    compose_hydra_config,
     config_loader,
     explain_in_one_line,
-    load_config,
     parse_override,
     refuse_costly_foreign_config,
     split_swept_values,
@@ -62,7 +62,7 @@ class SweepConfigs:
 
     def __init__(self, loader: ConfigLoader) -> None:
         self._loader = loader
-        self._composed = dict[tuple[str, ...], DictConfig]()
+        self._config_by_choices = dict[tuple[str, ...], DictConfig]()
 
     def __reduce__(self) -> tuple[type, tuple[ConfigLoader]]:
         return type(self), (self._loader,)
@@ -71,18 +71,18 @@ class SweepConfigs:
         self, master_config: DictConfig, sweep_overrides: Sequence[str]
     ) -> DictConfig:
         """Composes a job's config."""
-        values = {
-            word: value
+        assignments = {
+            word: assignment
             for word in sweep_overrides
-            if (value := _parse_assignment(word))
-            and _is_setting_and_no_choice(value[0], master_config)
+            if (assignment := _parse_assignment(word))
+            and _is_setting_and_no_choice(assignment[0], master_config)
         }
-        choices = tuple(word for word in sweep_overrides if word not in values)
-        if choices not in self._composed:
-            composed = self._loader.load_sweep_config(master_config, [*choices])
-            self._composed[choices] = refuse_costly_foreign_config(composed)
-        config = deepcopy(self._composed[choices])
-        for key, value in values.values():
+        choices = tuple(word for word in sweep_overrides if word not in assignments)
+        if choices not in self._config_by_choices:
+            config = self._loader.load_sweep_config(master_config, [*choices])
+            self._config_by_choices[choices] = refuse_costly_foreign_config(config)
+        config = deepcopy(self._config_by_choices[choices])
+        for key, value in assignments.values():
             OmegaConf.update(config, key, value)
         config.hydra.overrides.task = [*sweep_overrides]
         return config
@@ -178,7 +178,7 @@ def run_application(
                     loader, config_name, [split_swept_values(word)[0] for word in words], options
                 )
                 return 0
-            config = load_config(
+            config = compose_hydra_config(
                 loader, config_name, [*words, *[_MULTIRUN_OVERRIDE] * options.sweeps], sweeps=True
             )
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
@@ -246,7 +246,7 @@ def _print_config(
     loader: ConfigLoader, config_name: str, words: Sequence[str], options: Namespace
 ) -> None:
     """Prints a job's config, or (``--info``) how Hydra composed it."""
-    config = load_config(loader, config_name, words)
+    config = compose_hydra_config(loader, config_name, words)
     if options.info:
         with redirect_stdout(io.StringIO()) as output:
             hydra: Any = GlobalHydra.instance().hydra

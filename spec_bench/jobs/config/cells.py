@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # imports torch, which is not needed to refuse a wrong settin
 
 BASELINE = "ar"
 PARTS = ("drafter", "tree", "verifier")
-_MOST_TREES = 1_000_000
-_DEEP = 64  # with two factors there are more trees of this depth than can be run
+_MAX_TREES = 1_000_000
+_MAX_COUNTED_DEPTH = 64  # with two factors there are more trees of this depth than can be run
 Count = Annotated[StrictInt, Ge(1)]
 Counts = Annotated[tuple[Count, ...], MinLen(1), Requirement("a list of whole numbers >= 1")]
 
@@ -73,19 +73,19 @@ def list_trees(
     ]
 
 
-def expand_grid(item: Any) -> list[Any]:
+def expand_grid(entry: Any) -> list[Any]:
     """Expands ``{grid: {...}}`` to its cells; returns any other entry as the only item."""
-    if not isinstance(item, Mapping) or "grid" not in item:
-        return [item]
-    if len(item) > 1:
-        raise UsageError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
-    grid = read_settings(TreeGrid, item["grid"], "grid")
+    if not isinstance(entry, Mapping) or "grid" not in entry:
+        return [entry]
+    if len(entry) > 1:
+        raise UsageError(f"a grid of cells stands alone, got {', '.join(map(str, entry))}")
+    grid = read_settings(TreeGrid, entry["grid"], "grid")
     if max(grid.depths) > MOST_NODES:
         raise UsageError(f"grid.depths must be at most {MOST_NODES}, got {max(grid.depths)}")
-    count = sum(len(set(grid.factors)) ** min(depth, _DEEP) for depth in grid.depths)
-    if count > _MOST_TREES:
+    count = sum(len(set(grid.factors)) ** min(depth, _MAX_COUNTED_DEPTH) for depth in grid.depths)
+    if count > _MAX_TREES:
         raise UsageError(
-            f"grid has {format_value(count)} trees to look at, at most {_MOST_TREES} can be"
+            f"grid has {format_value(count)} trees to look at, at most {_MAX_TREES} can be"
         )
     trees = list_trees(grid.factors, grid.most, grid.depths, grid.order)
     return [f"{grid.decoder}:{'-'.join(map(str, widths))}" for widths in trees]
@@ -235,36 +235,36 @@ def _find_decoder_part(key: str, file: Mapping[str, Any]) -> str:
     return part if dot else next((name for name in PARTS if key in file[name]), "verifier")
 
 
-def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
+def parse_cell(entry: Any, folders: Sequence[Path]) -> CellRequest:
     """Parses an entry of a list of cells: ``decoder``, ``decoder:spec``, ``decoder key=value:spec``
     as in rows' names, or a mapping with overrides of the decoder's parts. Raises UsageError if the
     decoder is unknown or the mapping is no cell.
     """
-    if isinstance(item, str):
-        name, colon, spec = item.partition(":")
+    if isinstance(entry, str):
+        name, colon, spec = entry.partition(":")
         if colon and not spec.strip():
-            raise UsageError(f"{item!r} names no tree behind its colon, such as sd:3")
+            raise UsageError(f"{entry!r} names no tree behind its colon, such as sd:3")
         name, *words = name.split() if "=" in name else [name.strip()]
-        item = {"decoder": name, "spec": spec.strip() or None}
+        entry = {"decoder": name, "spec": spec.strip() or None}
         for word in words:
             key, _, value = word.partition("=")
             part = _find_decoder_part(key, load_decoder_settings(folders, name))
-            item.setdefault(part, {})[key.removeprefix(f"{part}.")] = yaml.safe_load(value)
-    elif len(item) == 1 and "decoder" not in item:
+            entry.setdefault(part, {})[key.removeprefix(f"{part}.")] = yaml.safe_load(value)
+    elif len(entry) == 1 and "decoder" not in entry:
         # YAML reads `sd: 3` as a mapping of one entry.
-        ((name, spec),) = item.items()
-        item = {"decoder": str(name), "spec": spec}
-    if "decoder" not in item:
-        raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
-    mapping = read_settings(CellOverrides, item, "cells")
-    file = load_decoder_settings(folders, mapping.decoder)
+        ((name, spec),) = entry.items()
+        entry = {"decoder": str(name), "spec": spec}
+    if "decoder" not in entry:
+        raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {entry!r}")
+    overrides = read_settings(CellOverrides, entry, "cells")
+    file = load_decoder_settings(folders, overrides.decoder)
     decoder = dict(file)
     for part in PARTS:
-        changes = getattr(mapping, part)
+        changes = getattr(overrides, part)
         if isinstance(changes, str):
             decoder[part] = changes
         elif changes:
             decoder[part] = {**decoder.get(part, {}), **changes}
-    if mapping.tree_attention is not None:
-        decoder["tree_attention"] = mapping.tree_attention
-    return CellRequest(decoder, mapping.spec, file, mapping.name)
+    if overrides.tree_attention is not None:
+        decoder["tree_attention"] = overrides.tree_attention
+    return CellRequest(decoder, overrides.spec, file, overrides.name)

@@ -36,7 +36,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.config import RunSettings, validate_run_settings
 from spec_bench.jobs.config.flags import LAUNCHERS
-from spec_bench.jobs.config.model_files import EMBEDDED
+from spec_bench.jobs.config.model_files import EMBEDDED_PREFIX
 from spec_bench.jobs.config.pair import drop_name_of_other_pair
 from spec_bench.settings.configs import (
     get_conf_dir,
@@ -60,12 +60,12 @@ from spec_bench.vocabulary.published import (
     read_published_numbers,
 )
 
-_SINGLE = (
+_ONE_CHOICE_GROUPS = (
     "pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment", "protocol",
 )  # fmt: skip
 LISTS = ("budget", "length")  # settings that name lists of trees, in ``_LISTS_FILE``
 _LISTS_FILE = "tree_lists.yaml"
-_SEARCHED = "hydra.searchpath"  # a user's own folders of configs
+_SEARCH_PATH_KEY = "hydra.searchpath"  # a user's own folders of configs
 
 
 class ConfigGroupsPlugin(SearchPathPlugin):
@@ -116,10 +116,10 @@ def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
                 f"decoder={cells}: a decoder and its tree are --decoders {cells} (Python: "
                 f'decoders=["{cells}"]), or decoder={name} spec={tree.partition(",")[0]}'
             )
-        if group in _SINGLE and value.startswith("["):  # Hydra would merge the choices
-            inside = value.strip("[]")
-            hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
-            raise UsageError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
+        if group in _ONE_CHOICE_GROUPS and value.startswith("["):  # Hydra would merge the choices
+            choices = value.strip("[]")
+            hint = f"cells=[{choices}] for one job, " if group == "decoder" else ""
+            raise UsageError(f"{group} takes one choice, got {value}: {hint}-m {group}={choices}")
     keys = {key for key, *_ in key_values}
     if "pair.target" in keys and "pair" not in keys:
         heads = any(key.startswith("pair.heads") for key in keys)
@@ -147,7 +147,7 @@ def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
 
 def _merge_search_folders(arguments: Sequence[str]) -> list[str]:
     """Merges all folders of configs that the words name into one search path."""
-    words = [word for word in arguments if not word.startswith(f"{_SEARCHED}=")]
+    words = [word for word in arguments if not word.startswith(f"{_SEARCH_PATH_KEY}=")]
     folder_lists = [parse_override(word).value() for word in arguments if word not in words]
     folders = [
         str(folder).removeprefix("file://")
@@ -157,7 +157,7 @@ def _merge_search_folders(arguments: Sequence[str]) -> list[str]:
     places = [
         folder if "://" in folder else f"foreign://{Path(folder).absolute()}" for folder in folders
     ]
-    return [*words, f"{_SEARCHED}={quote_value(places)}"] if folder_lists else words
+    return [*words, f"{_SEARCH_PATH_KEY}={quote_value(places)}"] if folder_lists else words
 
 
 def quote_text_setting(argument: str) -> str:
@@ -205,7 +205,7 @@ def compose_config(words: Sequence[str]) -> DictConfig:
     choice.
     """
     with hydra_errors_as_usage_errors(), config_loader() as loader:
-        return strip_hydra(load_config(loader, "config", to_hydra_arguments(words)))
+        return strip_hydra(compose_hydra_config(loader, "config", to_hydra_arguments(words)))
 
 
 def strip_hydra(config: DictConfig) -> DictConfig:
@@ -221,7 +221,7 @@ def config_loader() -> Iterator[ConfigLoader]:
         yield GlobalHydra.instance().config_loader()
 
 
-def load_config(
+def compose_hydra_config(
     loader: ConfigLoader, name: str, words: Sequence[str], sweeps: bool = False
 ) -> DictConfig:
     """Composes a config, with Hydra's part. Raises UsageError if a setting has several values and
@@ -319,7 +319,7 @@ def choose_prompt_source(target: object, path: object = None) -> str:
     """
     if path is not None:
         return "local"
-    return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
+    return "embedded" if str(target).startswith((EMBEDDED_PREFIX, RANDOM)) else "hub"
 
 
 def choose_question_source(target: object, path: str | None) -> str:
@@ -379,7 +379,9 @@ _NO_PLUG_IN = re.compile(
     r"((?:joblib|submitit|ray)(?:_slurm|_local)?)'"
 )
 _NO_GROUP = re.compile(r"Could not override '(.*?)'\.\s+No match in the defaults list")
-_NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|See https\S+", re.S)
+_HYDRA_NOISE = re.compile(
+    r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|See https\S+", re.S
+)
 
 
 def explain_in_one_line(error: BaseException) -> str:
@@ -424,4 +426,4 @@ def _explain_key_error(error: OmegaConfBaseException) -> str:
 
 
 def _strip_hydra_noise(text: str) -> str:
-    return " ".join(_NOISE.sub(" ", text).split())
+    return " ".join(_HYDRA_NOISE.sub(" ", text).split())

@@ -47,7 +47,7 @@ from spec_bench.vocabulary.decoders import strip_display
 _PROTOCOLS = "clean, or authors with a paper's recipe that has it and with one of its tasks"
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 Probability = Annotated[IntOrFloat, Ge(0), Le(1)]
-PRINTED = Path("printed")  # the papers' numbers, in place of a results file
+PRINTED_SOURCE = Path("printed")  # the papers' numbers, in place of a results file
 Cells = Annotated[
     tuple[NonEmptyStr | dict[str, Any], ...], Requirement("a list such as [sd:3,rsd_s:4x3]")
 ]
@@ -81,7 +81,7 @@ def _validate_ranking_column(name: str) -> str:
 
 def _validate_printed_or_csv(source: Path) -> Path:
     """Checks the source of a simulated acceptance, ``printed`` or a CSV of results; returns it."""
-    refuse_unless(source == PRINTED or source.suffix == ".csv")
+    refuse_unless(source == PRINTED_SOURCE or source.suffix == ".csv")
     return source
 
 

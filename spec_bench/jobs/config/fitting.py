@@ -15,7 +15,7 @@ import yaml
 
 import spec_bench
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.model_files import EMBEDDED, resolve_or_convert_model
+from spec_bench.jobs.config.model_files import EMBEDDED_PREFIX, resolve_or_convert_model
 from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.records.sampling import SamplingSettings, parse_generation_settings
 from spec_bench.settings.configs import find_configs, read_yaml
@@ -199,7 +199,7 @@ def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
         raise UsageError(
             f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} does not exist; {remedy}"
         )
-    if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
+    if pair.heads[kind].startswith(EMBEDDED_PREFIX) and not pair.target.startswith(EMBEDDED_PREFIX):
         raise UsageError(
             f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"

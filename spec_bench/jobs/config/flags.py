@@ -97,7 +97,7 @@ def parse_job_arguments(command: str, arguments: Sequence[str]) -> Namespace:
         ]
         flag_values["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
     for word in words:
-        _check_override(word, command)
+        _require_known_override(word, command)
     if (
         "data" in flag_values
         and command != "train"
@@ -187,7 +187,7 @@ def _flag_to_override(flag: dict[str, Any], name: str, value: str) -> str:
     return str(flag["means"]).format(value)
 
 
-def _check_override(word: str, command: str) -> None:
+def _require_known_override(word: str, command: str) -> None:
     """Raises UsageError if a word is no override; the message suggests the setting or flag that was
     probably meant.
     """

@@ -50,11 +50,11 @@ def print_listing(options: Namespace) -> int:
     chosen_lines = [line for line in lines if f"{line[0]}.".startswith(prefixes)]
     if kind not in _LISTS or not chosen_lines or len(names) > 1:
         entry_names = [line[0].partition("=")[0] for line in lines] or [*_LISTS]
-        kind, got = (f"ls {kind}", " ".join(names)) if lines else ("ls", " ".join(arguments))
+        kind, word = (f"ls {kind}", " ".join(names)) if lines else ("ls", " ".join(arguments))
         message = (
-            f"spec-bench {kind} takes one of {', '.join(dict.fromkeys(entry_names))}, got {got!r}"
+            f"spec-bench {kind} takes one of {', '.join(dict.fromkeys(entry_names))}, got {word!r}"
         )
-        print(f"{message}{format_suggestion(got, entry_names)}", file=sys.stderr)
+        print(f"{message}{format_suggestion(word, entry_names)}", file=sys.stderr)
         return 2
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)

@@ -27,13 +27,15 @@ from spec_bench.system.model_cache import (
     has_model_config,
 )
 
-EMBEDDED = "embedded:"
-FETCHED = "fetched:"  # by the make target of that name (its part before a slash)
-_HEADS = "heads/"  # embedded:heads/NAME
+EMBEDDED_PREFIX = "embedded:"
+FETCHED_PREFIX = "fetched:"  # by the make target of that name (its part before a slash)
+_HEADS_FOLDER = "heads/"  # embedded:heads/NAME
 _SAMPLE_BYTES = 1 << 20  # hashed from either end of a large weights file
-_WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"})
-_DOCUMENTS = frozenset({".md", ".log", ".out", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg"})
-_PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documents begin
+_WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"})
+_DOCUMENT_SUFFIXES = frozenset(
+    {".md", ".log", ".out", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg"}
+)
+_DOCUMENT_STARTS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documents begin
 
 
 def resolve_or_convert_model(name: str) -> str:
@@ -45,20 +47,25 @@ def resolve_or_convert_model(name: str) -> str:
     if name.startswith(RANDOM):
         read_random_architecture(name)
         return name
-    if name.startswith(EMBEDDED):
+    if name.startswith(EMBEDDED_PREFIX):
         root = Path(spec_bench.__file__).resolve().parent / "embedded"
-        inside = name.removeprefix(EMBEDDED)
-        folder = root / (inside if inside.startswith(_HEADS) else f"models/{inside}")
+        embedded_name = name.removeprefix(EMBEDDED_PREFIX)
+        folder = root / (
+            embedded_name if embedded_name.startswith(_HEADS_FOLDER) else f"models/{embedded_name}"
+        )
         if not (folder / "config.json").is_file():
             models = [config.parent.name for config in root.glob("models/*/config.json")]
-            heads = [_HEADS + config.parent.name for config in root.glob(f"{_HEADS}*/config.json")]
-            choices = sorted(f"{EMBEDDED}{model}" for model in (*models, *heads))
+            heads = [
+                _HEADS_FOLDER + config.parent.name
+                for config in root.glob(f"{_HEADS_FOLDER}*/config.json")
+            ]
+            choices = sorted(f"{EMBEDDED_PREFIX}{model}" for model in (*models, *heads))
             raise UsageError(f"unknown embedded model {name!r}; embedded: {', '.join(choices)}")
         return str(folder)
-    if name.startswith(FETCHED):
-        folder = get_fetched_model_path(name.removeprefix(FETCHED))
+    if name.startswith(FETCHED_PREFIX):
+        folder = get_fetched_model_path(name.removeprefix(FETCHED_PREFIX))
         if not has_model_config(folder):
-            target = name.removeprefix(FETCHED).split("/")[0]
+            target = name.removeprefix(FETCHED_PREFIX).split("/")[0]
             raise UsageError(f"{name!r} is not on this machine yet: make {target}")
         return str(folder)
     path = Path(name).expanduser()
@@ -124,7 +131,7 @@ def compute_file_digests(name: str, with_weights: bool = True) -> Digests:
         return {}
     digests = {}
     for file in _list_model_files(folder):
-        if with_weights or file.suffix not in _WEIGHTS:
+        if with_weights or file.suffix not in _WEIGHT_SUFFIXES:
             try:
                 digests[os.path.relpath(file, folder)] = hash_file_with_cache(file)
             except OSError as error:
@@ -141,7 +148,7 @@ def find_changed_tokenizer_file(name: str, old_digests: Digests) -> Path | None:
         return None
     new_digests = compute_file_digests(name, with_weights=False)
     for file in {**old_digests, **new_digests}:
-        makes_text = Path(file).suffix not in _WEIGHTS and "chat_template" not in file
+        makes_text = Path(file).suffix not in _WEIGHT_SUFFIXES and "chat_template" not in file
         if makes_text and old_digests.get(file) != new_digests.get(file):
             return Path(resolve_or_convert_model(name), file)
     return None
@@ -165,9 +172,11 @@ def _list_model_files(folder: Path) -> list[Path]:
             weight_names = json.loads(index.read_bytes())["weight_map"].values()
             places |= {folder / name for name in weight_names}
     readable_files = (
-        path for path in places if path.suffix.lower() not in _DOCUMENTS and path.is_file()
+        path for path in places if path.suffix.lower() not in _DOCUMENT_SUFFIXES and path.is_file()
     )
-    return sorted(path for path in readable_files if not path.name.startswith((".", *_PAPERS)))
+    return sorted(
+        path for path in readable_files if not path.name.startswith((".", *_DOCUMENT_STARTS))
+    )
 
 
 def _make_read_error(name: str, file: Path, error: OSError) -> ValueError:

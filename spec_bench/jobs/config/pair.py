@@ -22,7 +22,7 @@ from spec_bench.engine.model_spec import (
     resolve_compile_choice,
 )
 from spec_bench.jobs.config.model_files import (
-    EMBEDDED,
+    EMBEDDED_PREFIX,
     Digests,
     ModelSize,
     compute_file_digests,
@@ -101,7 +101,7 @@ def resolve_device_and_compile(engine: EngineSettings, target: str) -> EngineSet
     """
     device = engine.device
     if device == AUTO:
-        small = target.startswith(EMBEDDED)
+        small = target.startswith(EMBEDDED_PREFIX)
         device = "cuda" if not small and is_cuda_usable() else "cpu"
         if device == "cpu" and not small and (fault := explain_cuda_fault()):
             _warn(fault)
@@ -403,7 +403,7 @@ def _shorten_model_name(model: str) -> str:
     """Shortens a model's id, folder or embedded name to its last part; keeps a
     leading ``random:``.
     """
-    stem = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED).removeprefix(RANDOM)
+    stem = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED_PREFIX).removeprefix(RANDOM)
     return RANDOM * model.startswith(RANDOM) + stem
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.cells import BASELINE, Cell
-from spec_bench.jobs.config.config import PRINTED, RunSettings
+from spec_bench.jobs.config.config import PRINTED_SOURCE, RunSettings
 from spec_bench.jobs.config.pair import PairSettings
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.system.errors import UsageError
@@ -34,17 +34,17 @@ def simulate_cells(
     and the reason for each omitted cell. Raises UsageError if a cell keeps several beams or states
     its own acceptance, or if the source has no block efficiency of any cell.
     """
-    stated = request.simulate
-    if stated is None:
+    source = request.simulate
+    if source is None:
         return tuple(cells), ()
-    if not isinstance(stated, Path):
-        acceptance = [*stated] if isinstance(stated, tuple) else stated  # as YAML has it
+    if not isinstance(source, Path):
+        acceptance = [*source] if isinstance(source, tuple) else source  # as YAML has it
         return tuple(
             simulate_verifier(cell, acceptance, sampling) if cell.config.drafts else cell
             for cell in cells
         ), ()
     task = str(request.task["name"])
-    efficiencies = read_block_efficiencies(stated, request.pair, task, sampling.temperature)
+    efficiencies = read_block_efficiencies(source, request.pair, task, sampling.temperature)
     simulated_cells = list[Cell]()
     missing_reasons = list[str]()
     for cell in cells:
@@ -53,7 +53,7 @@ def simulate_cells(
         elif tau := efficiencies.get((cell.name, cell.config.spec)):
             simulated_cells.append(simulate_verifier(cell, None, sampling, tau))
         else:
-            missing_reasons.append(f"{cell.title}: simulate={stated} has no block efficiency of it")
+            missing_reasons.append(f"{cell.title}: simulate={source} has no block efficiency of it")
     if missing_reasons and len(missing_reasons) == sum(cell.config.spec != "-" for cell in cells):
         setting = f"task {task} and temperature {sampling.temperature:g}"
         raise UsageError(f"{missing_reasons[0]}, nor of any other cell at {setting}")
@@ -92,7 +92,7 @@ def read_block_efficiencies(
     names). Raises UsageError if there is no such file or pair.
     """
     rows: Iterable[dict[str, str]]
-    if source == PRINTED:
+    if source == PRINTED_SOURCE:
         pairs = list_pair_spellings(asdict(pair)["paper"])
         pairs = pairs or find_pair_spellings(pair.target.removeprefix(RANDOM))
         if not pairs:

@@ -38,7 +38,7 @@ from spec_bench.vocabulary.columns import ENDS, define_all_column_names, list_va
 log = logging.getLogger(__name__)
 RATE = "acceptance_rate"
 _ENERGY = "energy_j_per_token"
-_SIMULATED = "the text is of an acceptance that was given"
+_SIMULATED_REASON = "the text is of an acceptance that was given"
 _VARY = "trees have another form in every call, where a path ends is no rejection"
 _LIKELIHOODS = ("perplexity", "perplexity_by_prompt")
 _CUT = ("block_efficiency", "mbsu", RATE)
@@ -230,7 +230,7 @@ def _explain_metrics_to_blank(decoder: AnyDecoder, row: Mapping[str, Any]) -> di
     notes = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
     if decoder.lossless == "simulated":
         notes |= {
-            name: _SIMULATED
+            name: _SIMULATED_REASON
             for name in (*list_value_column_names("score"), *_LIKELIHOODS)
             if name in row
         }
@@ -279,7 +279,7 @@ def _build_memory_and_graph_columns(
 
 def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
     settings = session.settings
-    left_out = session.prompts.unasked_turn_count
+    left_out = session.prompts.turn_count_not_asked
     no_speedup = "the baseline failed, none was timed in turn"
     if is_served_without_baseline(settings):
         no_speedup = "no server decodes plainly beside it, server.baseline_url names none"

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from spec_bench import __version__
@@ -66,6 +66,15 @@ class JobRecord:
 def compute_job_id(run_ids: Iterable[str]) -> str:
     """Hashes the set of a job's cells, so that a job resumed after a kill has the same id."""
     return files.hash_json(sorted(run_ids))
+
+
+class ExperimentCells(NamedTuple):
+    """An experiment's cells as its jobs' notes list them, by run id."""
+
+    stages: dict[str, Stage]  # in the order of the rows
+    end_times: dict[str, float]  # seconds, of each cell's last job
+    end_times_by_job: dict[str, dict[int, float]]  # by the job's place in a sweep
+    rows: dict[str, Row]  # of finished cells
 
 
 class Experiment:
@@ -169,7 +178,7 @@ class Experiment:
             self._warn_of_rows_of_other_models()
             yield self._row_tables
             return
-        order, end_times, job_end_times, rows = self._read_cell_order(set_bad_aside=False)
+        order, end_times, job_end_times, rows = self._read_cells_of_notes(set_bad_aside=False)
         with TemporaryDirectory() as folder:
             for table in self._tables[:3]:
                 if table.is_file():
@@ -199,7 +208,7 @@ class Experiment:
     def _write_tables(self) -> None:
         """Writes the tables, and then the index with the stamps of their sources."""
         notes = _stamp_files(self._list_job_records())
-        order, end_times, job_end_times, rows = self._read_cell_order(set_bad_aside=True)
+        order, end_times, job_end_times, rows = self._read_cells_of_notes(set_bad_aside=True)
         cells = self._stamp_cells(order)
         head = self._read_index_header()
         indexed_cells = head.get("cells", {})
@@ -321,13 +330,9 @@ class Experiment:
                 latest = max(latest, read_job_record(path).ended)
         return latest
 
-    def _read_cell_order(
-        self, *, set_bad_aside: bool
-    ) -> tuple[dict[str, Stage], dict[str, float], dict[str, dict[int, float]], dict[str, Row]]:
-        """Reads the notes; returns their cells in order with their stages, the end of each cell's
-        last job, the ends by place in a sweep, and the rows of finished cells. Notes with the same
-        number are ordered by their first cell's labels, whenever they ended. ``set_bad_aside`` sets
-        unusable notes aside.
+    def _read_cells_of_notes(self, *, set_bad_aside: bool) -> ExperimentCells:
+        """Reads the notes' cells, in order: notes with the same number are ordered by their first
+        cell's labels, whenever they ended. ``set_bad_aside`` sets unusable notes aside.
         """
         notes = list[JobRecord]()
         stages = dict[str, Stage]()
@@ -359,8 +364,8 @@ class Experiment:
                 stages[name] = stages[current]
         rows = self._build_rows(stages)
         notes.sort(key=lambda note: (note.number, _list_labels_of_first_cell(rows, note.cells)))
-        in_order = {name: stages[name] for note in notes for name in note.cells}
-        return in_order | stages, end_times, job_end_times, rows
+        ordered_stages = {name: stages[name] for note in notes for name in note.cells}
+        return ExperimentCells(ordered_stages | stages, end_times, job_end_times, rows)
 
     def _stamp_cells(self, stages: Mapping[str, str]) -> dict[str, str]:
         """Maps run id to a text that changes with the cell: its stage and its files' stamps."""

@@ -242,8 +242,8 @@ def _plan_confirmation(
         ]
         candidates.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
         for place, cell in enumerate(candidates[: confirm.best], start=1):
-            which = f"best {place} of {len(candidates)} by {confirm.by}"
-            spec = cell.facts.spec if decoder == BASELINE else which
+            rank_text = f"best {place} of {len(candidates)} by {confirm.by}"
+            spec = cell.facts.spec if decoder == BASELINE else rank_text
             facts = replace(cell.facts, spec=spec, stage="confirm")
             confirmed_cells.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
     return confirmed_cells
@@ -500,9 +500,9 @@ def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
             "are complete, and counts one turn a prompt and caches as long as the models' context"
         )
     lines += dict.fromkeys(line for cell in cells for line in cell.printed_comparisons)
-    if simulated := [*dict.fromkeys(filter(None, (_describe_simulation(c.facts) for c in cells)))]:
-        given = "; ".join(simulated)
-        lines.append(f"simulated: acceptance is given, so that texts mean nothing: {given}")
+    if texts := [*dict.fromkeys(filter(None, (_describe_simulation(c.facts) for c in cells)))]:
+        acceptances = "; ".join(texts)
+        lines.append(f"simulated: acceptance is given, so that texts mean nothing: {acceptances}")
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.weights_bytes is None:
             lines.append(f"{pair}: a size is unknown; a model that is not here is asked of the hub")

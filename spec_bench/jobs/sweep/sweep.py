@@ -104,7 +104,7 @@ class Sweep:
                 "plans it anywhere, hydra/launcher=workers runs it here"
             )
         for check in (
-            (_check_names_and_local_rows, *([] if plan_requests else [_check_all_settings]))
+            (_check_cells_and_local_rows, *([] if plan_requests else [_check_all_settings]))
             if runs_here
             else ()
         ):
@@ -166,10 +166,10 @@ class Sweep:
             if any(job.state != "done" for job in watched_jobs):
                 print("  the same command does what is missing", file=sys.stderr)
             if self._submitit_folder and (
-                running := sum(job.state in OPEN for job in watched_jobs)
+                running_count := sum(job.state in OPEN for job in watched_jobs)
             ):
                 watch = files.format_own_command("watch", name, results=results)
-                message = f"{running} go on without this process: {watch}"
+                message = f"{running_count} go on without this process: {watch}"
                 print(f"  {message}; every reader of the table sees their rows", file=sys.stderr)
             if not sink.table:
                 continue
@@ -178,8 +178,8 @@ class Sweep:
             yield results, name, [result for result in cell_results if result is not None]
 
 
-def _check_names_and_local_rows(settings: RunSettings, folders: list[Path]) -> None:
-    """Checks the files, cells and local rows that a job names; imports no torch."""
+def _check_cells_and_local_rows(settings: RunSettings, folders: list[Path]) -> None:
+    """Checks the files, cells and local rows that a job names, without importing torch."""
     check_before_torch(settings, folders)
     task = build_task(settings.task)
     if not reads_rows_from_hub(task):
@@ -211,8 +211,8 @@ def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator
     if number is None or processes.process_rank():
         yield RunningJob()
         return
-    with SweepNotes(results, name).tracked_job(number, HydraConfig.get().overrides.task) as running:
-        label = f"job {number + 1} of {running.sweep_job_count}"
+    with SweepNotes(results, name).tracked_job(number, HydraConfig.get().overrides.task) as job:
+        label = f"job {number + 1} of {job.sweep_job_count}"
         make_record = logging.getLogRecordFactory()
 
         def make_labelled_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -222,11 +222,11 @@ def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator
 
         if sweep is not None:
             sweep.has_run_here = True
-            log.info("%s: %s", label, " ".join(running.snapshot.words))
+            log.info("%s: %s", label, " ".join(job.snapshot.words))
         else:  # its log lines mix with other jobs'
             logging.setLogRecordFactory(make_labelled_record)
         try:
-            yield running
+            yield job
         finally:
             logging.setLogRecordFactory(make_record)
 

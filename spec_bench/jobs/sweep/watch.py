@@ -35,7 +35,7 @@ State = Literal["waiting", "running", "done", "failed", "interrupted", "lost", "
 _RESUMES = "interrupted; the same command resumes"
 _SILENT_S = 900.0  # a job on another machine without a record for longer is taken for lost
 _Count = Annotated[int, Ge(0), Lt(2**31)]
-_When = Annotated[float, Ge(0), Lt(2**40)]
+_UnixSeconds = Annotated[float, Ge(0), Lt(2**40)]
 _Line = Annotated[str, AfterValidator(to_one_line)]
 _EVERY_S = 2.0
 _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
@@ -58,8 +58,8 @@ class WatchedJobSnapshot:
     devices: _Line = ""  # the GPUs it sees, "" for none
     cells: tuple[_Line, ...] = ()  # run ids
     prompts: _Count = 0  # prompts of each cell, repeats counted
-    began: _When = 0.0  # Unix seconds
-    ended: _When = 0.0  # Unix seconds; 0 while it runs
+    began: _UnixSeconds = 0.0  # Unix seconds
+    ended: _UnixSeconds = 0.0  # Unix seconds; 0 while it runs
     key: _Line = ""  # its note's name
     again: _Line = ""  # program that restarts it if its process is lost; "" if none
     # Read from its cells:
@@ -91,9 +91,9 @@ class RunningJob:
     snapshot: WatchedJobSnapshot = WatchedJobSnapshot(0)
     sweep_job_count: int = 0
 
-    def write_note(self, **changed: Any) -> None:
+    def write_note(self, **changes: Any) -> None:
         """Updates fields of the snapshot and writes the note."""
-        self.snapshot = replace(self.snapshot, **changed)
+        self.snapshot = replace(self.snapshot, **changes)
         if self.path is not None and self.path.parent.is_dir():  # else it was removed
             with suppress(OSError):  # no result depends on it
                 files.write_redacted_json(self.path, [asdict(self.snapshot)])
@@ -196,9 +196,9 @@ class SweepNotes:
             wrote = max([job.began, *(cell.wrote for cell in cells)])
             is_lost = job.state in OPEN and self._is_process_gone(job, wrote)
             job = replace(job, state="lost") if is_lost else job
-            done = sum(cell.generations for cell in cells)
+            generation_count = sum(cell.generations for cell in cells)
             tokens = sum(cell.tokens for cell in cells)
-            watched_jobs.append(replace(job, done=done, tokens=tokens, wrote=wrote))
+            watched_jobs.append(replace(job, done=generation_count, tokens=tokens, wrote=wrote))
         return watched_jobs
 
     def _validate_note_file(self, path: Path) -> tuple[WatchedJobSnapshot, ...]:
@@ -223,11 +223,11 @@ class SweepNotes:
             )
             with path.open("rb") as stream:
                 stream.seek(offset)
-                data = stream.read(_MAX_BYTES)
+                new_bytes = stream.read(_MAX_BYTES)
         except (OSError, ValueError):
             return previous
-        line_end = data.rfind(b"\n") + 1
-        for line in data[:line_end].split(b"\n"):
+        line_end = new_bytes.rfind(b"\n") + 1
+        for line in new_bytes[:line_end].split(b"\n"):
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 tokens += len(json.loads(line)["tokens"])
                 generation_count += 1
@@ -261,8 +261,8 @@ def estimate_seconds_left(jobs: Sequence[WatchedJobSnapshot], now: float) -> flo
             total = job.total_generations or per_job
             began = job.began or now
             left_s += max(rate * total - (now - began), rate * (total - job.done))
-    running = sum(job.state == "running" for job in jobs)
-    return left_s / max(running, 1) if left_s >= 1 else None
+    running_count = sum(job.state == "running" for job in jobs)
+    return left_s / max(running_count, 1) if left_s >= 1 else None
 
 
 def main(options: Namespace) -> int:

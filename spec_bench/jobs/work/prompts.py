@@ -143,12 +143,12 @@ class JobPrompts:
             print(summary, file=sys.stderr)
         if isinstance(self.task, Task):
             warn_of_heads_for_other_prompts(settings, plain)
-        if self.unasked_turn_count:
+        if self.turn_count_not_asked:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
                 "task.answers, or task.later_turns=own continues each decoder's own",
                 name,
-                self.unasked_turn_count,
+                self.turn_count_not_asked,
             )
 
     def warn_of_special_tokens_in_texts(self) -> None:
@@ -208,7 +208,7 @@ class JobPrompts:
         return len(self.requests) + len(self.error_by_prompt_id)
 
     @property
-    def unasked_turn_count(self) -> int:
+    def turn_count_not_asked(self) -> int:
         """Number of turns that are left out because there is no fixed answer to continue."""
         has_fixed_answers = self.task.later_turns == "fixed"
         return (

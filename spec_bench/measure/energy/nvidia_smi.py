@@ -139,8 +139,8 @@ def integrate_power_j(
     """
     if not times_s or times_s[0] > begin_s or times_s[-1] < end_s:
         raise UnmeteredError("the samples of power do not reach over the window")
-    inside = times_s[bisect_right(times_s, begin_s) : bisect_left(times_s, end_s)]
-    moments = [begin_s, *inside, end_s]
+    times_inside = times_s[bisect_right(times_s, begin_s) : bisect_left(times_s, end_s)]
+    moments = [begin_s, *times_inside, end_s]
     power = np.interp(moments, times_s, power_w)
     return float(np.diff(moments) @ (power[1:] + power[:-1]) / 2)
 
