@@ -9,7 +9,6 @@ exit status 1. Scores need texts and are left out.
 """
 
 import argparse
-import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,8 +51,7 @@ class RecountedTable:
 
 def recount_table(path: Path) -> RecountedTable:
     """Computes a table's numbers again. Raises ValueError if its records cannot be read."""
-    with path.open(newline="") as file:
-        table = RecountedTable(path, list(csv.DictReader(file)), 0, [], [])
+    table = RecountedTable(path, files.read_csv(path), 0, [], [])
     records = parquet.read_records(files.get_records_file(path))
     counted = 0
     for row in table.rows:
@@ -64,10 +62,7 @@ def recount_table(path: Path) -> RecountedTable:
 
 def write_table(table: RecountedTable) -> None:
     """Writes a table's rows, and its digest into the records beside it."""
-    with table.path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*table.rows[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table.rows)
+    files.write_csv(table.path, table.rows, [*table.rows[0]])
     records_path = files.get_records_file(table.path)
     records = parquet.read_records(records_path)
     digests = {**records.digest_by_table, table.path.name: files.hash_file(table.path)}
@@ -142,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words)
     tables = [
         recount_table(path)
-        for path in tqdm(sorted(asked.folder.rglob("results.csv")), disable=None)
+        for path in tqdm(sorted(asked.folder.rglob(files.RESULTS)), disable=None)
         if files.get_records_file(path).is_file()
     ]
     for table in tables:

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_TOKENS = {
     "spec_bench": (365_100, 8_600),
     "conf": (0, 8_300),
-    "tests": (332_400, 16_000),
-    "scripts": (83_500, 200),
+    "tests": (332_900, 16_000),
+    "scripts": (84_700, 200),
     "experiments": (15_700, 8_540),
 }
 SLACK = 1_000  # tokens that a folder may have fewer of before its bound has to follow

@@ -48,7 +48,8 @@ _SPEEDS = (
     "speed-up {:.2f} by sums of tokens and seconds, as in the table; {:.2f} as Spec-Bench's "
     "speed.py: mean of the questions' token rates over the baseline's"
 )
-_NEVER_KNOWN_COLUMNS = ("draft_s", "target_s", "nodes_per_call", "host_overhead")
+_UNTIMED_COLUMNS = ("draft_s", "target_s")
+_UNCOUNTED_COLUMNS = ("nodes_per_call", "host_overhead")
 
 
 class AnswerFile(NamedTuple):
@@ -292,7 +293,7 @@ def _make_result_row(
         f"pair: answers of {file.model}; {_OWN_NOTE if file.has_split_times else _REQUEST_NOTE}"
     )
     rate_reason = "" if decoder == "ar" else _DEPTH_NOTE if file.has_tokens_by_call else _RATE_NOTE
-    unknown_columns: tuple[str, ...] = _NEVER_KNOWN_COLUMNS
+    unknown_columns: tuple[str, ...] = (*_UNTIMED_COLUMNS, *_UNCOUNTED_COLUMNS)
     if not file.has_split_times:
         unknown_columns += ("prefill_s",)
     if not file.has_tokens_by_call:

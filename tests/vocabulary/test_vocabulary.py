@@ -114,7 +114,8 @@ def listed(source):
 
 
 def test_hardly_any_file_lists_columns():
-    found = {path: listed(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    paths = {*PACKAGE.rglob("*.py")} - {*PACKAGE.glob("metrics/*.py")}  # these define them
+    found = {path: listed(path.read_text(encoding="utf-8")) for path in paths}
     assert sum(map(len, found.values())) <= 10, {str(p): each for p, each in found.items() if each}
     assert listed('X = {"mbsu": "MBSU", "speedup": "x", "bleu": "BLEU"}')
     assert listed('f(["mbsu", *("mbsu_low", "mbsu_high", "f1")])')
