@@ -33,7 +33,7 @@ DATA = Path(__file__).resolve().parent / "data"
 _CLOSE = 1e-7  # relative: a sum in another order is no difference
 # A logit of some 20 in float32 is known to about 1e-5, so a mean log-probability is, and perplexity
 # relatively; 5e-7 was seen between processors. Tables print its second digit.
-_OF_PASSES = {"perplexity": 1e-4}
+_OF_PASSES = {"perplexity": 1e-4, "perplexity_by_prompt": 1e-4}
 
 
 @functools.cache
