@@ -48,12 +48,12 @@ _PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm",
 _ATTENTION = ("sdpa", NAME, SPLIT)  # attention functions that take an additive mask
 
 
-def _get_class_name(kind: type) -> str:
+def _get_qualified_class_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 _SHARED = {
-    _get_class_name(kind)
+    _get_qualified_class_name(kind)
     for kind in (
         nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, type(ACT2FN["silu"]),
         FusedPart, PackedLinear,
@@ -70,7 +70,7 @@ def can_run_plainly(module: nn.Module) -> bool:
     names = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
     return (
         all(
-            _get_class_name(type(part)) in names and "forward" not in vars(part)
+            _get_qualified_class_name(type(part)) in names and "forward" not in vars(part)
             for part in module.modules()
         )
         and all(map(is_plain_weight, module.parameters()))
