@@ -52,6 +52,31 @@ def test_the_rule_that_is_printed_is_one_that_an_installed_package_has():
     assert rule.read_text("utf-8").strip() in (ROOT / "docs" / "extending.md").read_text("utf-8")
 
 
+def test_the_policy_that_is_printed_is_lossless_and_has_present_names():
+    text = (ROOT / "docs" / "extending.md").read_text("utf-8")
+    (policy,) = re.findall(r"```python\n([^`]*@policy[^`]*)```", text)
+    check = """
+from spec_bench.audit.catalogue import WARM, iter_audit_cases
+from spec_bench.audit.decoders import enumerate_decoder_error
+
+cases = [case for case in iter_audit_cases("exact") if case.name.startswith("fork 2x2")]
+error, outcomes = enumerate_decoder_error(cases[0].config, WARM)
+assert error < 1e-12 and outcomes > 100
+"""
+    command = [sys.executable, "-W", "error::FutureWarning", "-c", policy + check]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+
+
+def test_functions_and_classes_that_stand_beside_a_file_are_in_it():
+    text = (ROOT / "spec_bench" / "README.md").read_text("utf-8")
+    beside = re.findall(r"`([\w.]+)`,?\s\(?\[[\w/.]+\]\(([\w/]+\.py)\)", text)
+    assert len(beside) > 40
+    for name, path in beside:
+        definition = rf"(def|class) {name.rpartition('.')[2]}\b"
+        assert re.search(definition, (ROOT / "spec_bench" / path).read_text("utf-8")), name
+
+
 @functools.cache
 def make_targets():
     """Names and patterns (``rsd-%``) of what make can make."""

@@ -16,7 +16,7 @@ __all__ = [
     "Task",
     "build_task",
     "build_task_from_files",
-    "replace_scores_by_metrics",
+    "override_scores_with_metrics",
 ]
 
 
