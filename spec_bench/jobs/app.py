@@ -147,8 +147,10 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
             )
         ):
             log.warning(warning_text)
-        golds = [golds for example in examples for golds in example.references if golds]
-        check_references(score, golds, task.tokenize)
+        references = [
+            references for example in examples for references in example.references if references
+        ]
+        check_references(score, references, task.tokenize)
     field = getattr(task, "reference", None)  # jsonl's default may be missing
     if field not in (None, "reference") and not any(
         any(example.references) for example in examples
@@ -201,13 +203,13 @@ def run_stages(
             for result in run_job(stage, lambda state: running_job.write_note(state=state))
         ]
         if is_first:
-            _hand_over_results(stage, stage_results, experiment, sinks, sweep)
+            _write_and_publish_results(stage, stage_results, experiment, sinks, sweep)
         results += stage_results
         stage = build_confirmation_job(stage, stage_results)
     return results
 
 
-def _hand_over_results(
+def _write_and_publish_results(
     settings: JobSettings,
     results: Sequence[CellResult],
     experiment: Experiment,
@@ -267,14 +269,18 @@ def iter_partial_results(settings: JobSettings) -> Iterator[CellResult]:
     stores = [
         CellStore(settings.results_folder, settings.compute_run_id(cell)) for cell in settings.cells
     ]
-    plain = index_timings([*stores[0].load_retimed(), *stores[0].load_first_repeat().values()])
+    baseline_timings = index_timings(
+        [*stores[0].load_retimed(), *stores[0].load_first_repeat().values()]
+    )
     for cell, store in zip(settings.cells, stores, strict=True):
-        ours = index_timings(store.load_first_repeat().values())
-        keys = [key for key in ours if key in plain]
-        records = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
+        timings = index_timings(store.load_first_repeat().values())
+        keys = [key for key in timings if key in baseline_timings]
+        records = CellRecords(
+            [timings[key] for key in keys], [baseline_timings[key] for key in keys]
+        )
         numbers = summarise(records, ends=False).row if keys else {}
-        doubt = describe_disturbance(records, 1.0)
-        reasons = (Reason("speedup", doubt),) * bool(doubt)
+        disturbance_text = describe_disturbance(records, 1.0)
+        reasons = (Reason("speedup", disturbance_text),) * bool(disturbance_text)
         facts = settings.build_facts(cell)
         # complete for the prompts so far
         yield CellResult(store.folder.name, facts, "complete", None, reasons, numbers)

@@ -147,7 +147,7 @@ def get_arrow_type(column: RecordField) -> pa.DataType:
     """Returns a column's pyarrow type."""
     import pyarrow as pa
 
-    kind = {
+    arrow_type = {
         "text": pa.string,
         "count": pa.int32,
         "number": pa.float64,
@@ -158,16 +158,16 @@ def get_arrow_type(column: RecordField) -> pa.DataType:
         + (column.name in CHUNK_LIST_COLUMNS)
     )
     for _ in range(lists):
-        kind = pa.list_(pa.field("element", kind))
-    return kind
+        arrow_type = pa.list_(pa.field("element", arrow_type))
+    return arrow_type
 
 
 def _get_leaf_path(schema: pa.Schema, name: str) -> str:
     """Returns the dotted path of a column's innermost values in the file."""
-    kind = schema.field(name).type
+    arrow_type = schema.field(name).type
     path = name
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
+    while hasattr(arrow_type, "value_type"):
+        arrow_type = arrow_type.value_type
         path = f"{path}.list.element"
     return path
 
@@ -225,13 +225,13 @@ class PackedRecords:
         self, run_id: str, *columns: str
     ) -> dict[tuple[Any, ...], dict[str, int]]:
         """Groups a cell's lines by the values of ``columns``: values -> prompt id -> line index."""
-        place = self.get_line_range(run_id)
+        line_range = self.get_line_range(run_id)
         groups = dict[tuple[Any, ...], dict[str, int]]()
         values = (
-            getattr(self.generation_arrays, name)[place].tolist()
+            getattr(self.generation_arrays, name)[line_range].tolist()
             for name in ("prompt_id", *columns)
         )
-        for line, (prompt, *key) in enumerate(zip(*values, strict=True), place.start):
+        for line, (prompt, *key) in enumerate(zip(*values, strict=True), line_range.start):
             groups.setdefault(tuple(key), {})[prompt] = line
         return groups
 
@@ -269,9 +269,11 @@ class PackedRecords:
     def get_score(self, run_id: str, name: str) -> Mapping[str, Scored]:
         """Returns one score of a cell's answers by prompt id; {} if it has none."""
         for column in self._columns_by_score.get(name, ()):
-            place = self.get_line_range(run_id)
+            line_range = self.get_line_range(run_id)
             values = zip(
-                self.generation_arrays.prompt_id[place], column[place].to_pylist(), strict=True
+                self.generation_arrays.prompt_id[line_range],
+                column[line_range].to_pylist(),
+                strict=True,
             )
             if score_by_prompt := {prompt: value for prompt, value in values if value is not None}:
                 return score_by_prompt
@@ -405,8 +407,8 @@ def require_unaltered_tables(path: Path) -> None:
 
 def read_records_cached(path: Path) -> PackedRecords:
     """Reads a file of records, from a cache if it is unchanged."""
-    state = path.lstat()
-    return _read_records_of_state(path, state.st_ino, state.st_mtime_ns)
+    file_stat = path.lstat()
+    return _read_records_of_state(path, file_stat.st_ino, file_stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)

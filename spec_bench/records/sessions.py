@@ -25,9 +25,13 @@ def make_session_note_per_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     session than plain decoding (``ALL_OTHER_SESSIONS_NOTE`` if every row was), else "".
     """
     rates = [_get_number_or_zero(row, "token_rate") for row in rows]
-    plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)
+    baseline_rate = next(
+        (rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0
+    )
     ratios = [
-        rate / plain / speedup if plain and rate and speedup and row["decoder"] != "ar" else 0
+        rate / baseline_rate / speedup
+        if baseline_rate and rate and speedup and row["decoder"] != "ar"
+        else 0
         for row, rate in zip(rows, rates, strict=True)
         for speedup in [_get_number_or_zero(row, "speedup")]
     ]

@@ -61,8 +61,11 @@ def to_one_line(message: object, longest: int | None = None) -> str:
 def print_wrapped_error(line: str) -> None:
     """Prints an error message to standard error, wrapped between words on a terminal."""
     line = redact_escape_and_cut(line)
-    wide = get_terminal_size().columns if sys.stderr.isatty() else 0
-    print(fill(line, wide, break_on_hyphens=False) if wide else line, file=sys.stderr)
+    terminal_width = get_terminal_size().columns if sys.stderr.isatty() else 0
+    print(
+        fill(line, terminal_width, break_on_hyphens=False) if terminal_width else line,
+        file=sys.stderr,
+    )
 
 
 def describe_error(error: Exception) -> str:

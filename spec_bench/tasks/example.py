@@ -96,12 +96,12 @@ def _read_conversation(entries: Sequence[Any], field_name: str) -> ConversationT
                 f"text as content, got {entry!r}"
             )
         turn = len(spoken["user"]) - len(spoken["assistant"])
-        fits = {
+        is_expected = {
             "system": place == 0,
             "user": turn == 0,
             "assistant": turn == 1,
         }
-        if not fits[role]:
+        if not is_expected[role]:
             raise UsageError(
                 f"{field_name}[{place}]: messages must go system (at most once, first), user, "
                 f"assistant, user, ..., got {role!r} here"
@@ -198,8 +198,8 @@ def cut_middle_of_text(text: Any, max_letters: int | None) -> Any:
     """Cuts the middle out of a text longer than ``max_letters``; returns other values unchanged."""
     if max_letters is None or not isinstance(text, str) or len(text) <= max_letters:
         return text
-    head = (max_letters + 1) // 2
-    return text[:head] + CUT + text[len(text) - (max_letters - head) :]
+    kept_at_start = (max_letters + 1) // 2
+    return text[:kept_at_start] + CUT + text[len(text) - (max_letters - kept_at_start) :]
 
 
 def fit_to_context(
@@ -214,17 +214,17 @@ def fit_to_context(
     """
     if count_tokens(example) <= max_tokens:
         return example
-    fits = -1
-    too_long = max(len(text) for text in example.turns)
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
+    fitting_letters = -1
+    too_many_letters = max(len(text) for text in example.turns)
+    while too_many_letters - fitting_letters > 1:
+        middle = (fitting_letters + too_many_letters) // 2
         if count_tokens(shorten(example, middle)) <= max_tokens:
-            fits = middle
+            fitting_letters = middle
         else:
-            too_long = middle
-    if fits < 0:
+            too_many_letters = middle
+    if fitting_letters < 0:
         raise UsageError(
             f"prompt {example.id!r}: {count_tokens(shorten(example, 0))} tokens without any of its "
             f"row's texts, there is room for {max_tokens}; use task.overlong=skip"
         )
-    return shorten(example, fits)
+    return shorten(example, fitting_letters)

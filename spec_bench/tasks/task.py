@@ -280,7 +280,7 @@ class Task:
         """
         try:
             turns = self._make_turns(row)
-            golds = self._read_references(row, turns)
+            references = self._read_references(row, turns)
             identity = look_up_field(row, "id", self.fields, default=None)
             # A row may lack a category unless ``fields`` names its column.
             optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
@@ -290,12 +290,12 @@ class Task:
         if identity is None or len(self.source.paths) > 1:  # rows of several files may share ids
             identity = index
         name = str(identity)
-        kind = str(category) if type(category) in (str, int) else ""
+        category_text = str(category) if type(category) in (str, int) else ""
         row_system = row.get("system") if self.source.kind == "local" else None
         system = (
             turns.system or (row_system if isinstance(row_system, str) else "") or self.system or ""
         )
-        return Example(name, turns.questions, golds, row, turns.answers, system, kind)
+        return Example(name, turns.questions, references, row, turns.answers, system, category_text)
 
     @property
     def _accepts_any_form(self) -> bool:

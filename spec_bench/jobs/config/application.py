@@ -107,9 +107,9 @@ class SweepConfigs:
 def _parse_assignment(word: str) -> tuple[str, Any] | None:
     """Parses a word that only sets a value into (key, value); None for any other word."""
     override = parse_override(word)
-    plain = override.type is OverrideType.CHANGE and override.package is None
+    is_plain = override.type is OverrideType.CHANGE and override.package is None
     value = override.value()
-    return (override.key_or_group, value) if plain and not isinstance(value, dict) else None
+    return (override.key_or_group, value) if is_plain and not isinstance(value, dict) else None
 
 
 def _is_setting_and_no_choice(key: str, sweep_config: DictConfig) -> bool:

@@ -199,7 +199,7 @@ def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
     """
     from spec_bench.decode.config import apply_tree_shorthand  # needs torch
 
-    decoder, spec, file, name = request
+    decoder, spec, file_settings, name = request
     drafter = decoder.get("drafter")
     rule = decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
@@ -207,32 +207,37 @@ def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
     for part, key in (("drafter", "kind"), ("verifier", "rule")):
         if isinstance(decoder.get(part), str):
             decoder[part] = {key: decoder[part]}
-            file = {**file, part: decoder[part]} if file else file
+            file_settings = (
+                {**file_settings, part: decoder[part]} if file_settings else file_settings
+            )
     cell = Cell.from_mapping(
         apply_tree_shorthand(decoder, None if spec is None else str(spec)), sampling
     )
-    return cell.with_name(name or " ".join([cell.name, *_list_changed_settings(cell, file)]))
+    return cell.with_name(
+        name or " ".join([cell.name, *_list_changed_settings(cell, file_settings)])
+    )
 
 
-def _list_changed_settings(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
+def _list_changed_settings(cell: Cell, file_settings: Mapping[str, Any]) -> Iterator[str]:
     """Yields ``key=value`` of the settings that differ from the decoder's file and are not in its
     tree's shorthand.
     """
     tree = cell.config.tree
     shorthand = parse_tree_spec(cell.config.spec)
     sizes = (shorthand.form in tree.forms and tree.parse_spec(shorthand)) or {}
-    for part in PARTS if file else ():
+    for part in PARTS if file_settings else ():
         for key, value in cell.settings[part].items():
-            if (key, value) in file[part].items() or (part == "tree" and key in sizes):
+            if (key, value) in file_settings[part].items() or (part == "tree" and key in sizes):
                 continue
             text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-            yield f"{key if _find_decoder_part(key, file) == part else f'{part}.{key}'}={text}"
+            is_found = _find_decoder_part(key, file_settings) == part
+            yield f"{key if is_found else f'{part}.{key}'}={text}"
 
 
-def _find_decoder_part(key: str, file: Mapping[str, Any]) -> str:
+def _find_decoder_part(key: str, file_settings: Mapping[str, Any]) -> str:
     """Finds the part of a decoder that has a key: ``tree`` for ``tree.gain`` or for ``gain``."""
     part, dot, _ = key.partition(".")
-    return part if dot else next((name for name in PARTS if key in file[name]), "verifier")
+    return part if dot else next((name for name in PARTS if key in file_settings[name]), "verifier")
 
 
 def parse_cell(entry: Any, folders: Sequence[Path]) -> CellRequest:
@@ -257,8 +262,8 @@ def parse_cell(entry: Any, folders: Sequence[Path]) -> CellRequest:
     if "decoder" not in entry:
         raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {entry!r}")
     overrides = read_settings(CellOverrides, entry, "cells")
-    file = load_decoder_settings(folders, overrides.decoder)
-    decoder = dict(file)
+    file_settings = load_decoder_settings(folders, overrides.decoder)
+    decoder = dict(file_settings)
     for part in PARTS:
         changes = getattr(overrides, part)
         if isinstance(changes, str):
@@ -267,4 +272,4 @@ def parse_cell(entry: Any, folders: Sequence[Path]) -> CellRequest:
             decoder[part] = {**decoder.get(part, {}), **changes}
     if overrides.tree_attention is not None:
         decoder["tree_attention"] = overrides.tree_attention
-    return CellRequest(decoder, overrides.spec, file, overrides.name)
+    return CellRequest(decoder, overrides.spec, file_settings, overrides.name)

@@ -175,8 +175,8 @@ def refuse_unrelated_folder(key: str, folder: Path) -> None:
     if absolute.is_relative_to(Path.cwd()) or not absolute.is_dir():
         return
     entries = {entry.name for entry in absolute.iterdir()}
-    ours = {RUNS, "trees"}  # the first folders that jobs and `fit` write
-    if entries and not entries & ours and not any(absolute.glob(f"*/{RESULTS}")):
+    our_folders = {RUNS, "trees"}  # the first folders that jobs and `fit` write
+    if entries and not entries & our_folders and not any(absolute.glob(f"*/{RESULTS}")):
         raise UsageError(
             f"{key}={folder}: {str(absolute)!r} holds other things and no results; a folder that "
             "is new, empty or below the working one is needed"

@@ -61,10 +61,10 @@ class TreeFit:
         digest = files.hash_json(setup, 6)
         name = f"{self.pair}-{self.task}-t{self.sampling.temperature:g}-{digest}.yaml"
         path = folder / name.replace("/", "_")
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
-        plain = {**plain, **sampling}
-        del plain["sampling"], plain["probability_dtype"]
-        files.write_text(path, yaml.safe_dump(plain, sort_keys=False, width=100))
+        content = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        content = {**content, **sampling}
+        del content["sampling"], content["probability_dtype"]
+        files.write_text(path, yaml.safe_dump(content, sort_keys=False, width=100))
         return path
 
 
@@ -115,15 +115,15 @@ class FittedTrees:
     def _explain_missing_fit(self) -> str:
         """Explains in one line which fit is missing, with the command that makes it."""
         pair = self.pair
-        place = ""
+        task_text = ""
         words = [format_pair_or_target_override(pair)]
         if words[0].startswith("pair.target"):
             words.append(f"pair.draft={pair.drafts[0]}")
         if self.task is not None:
-            place = f" on {self.task}"
+            task_text = f" on {self.task}"
             words.append(f"task={self.task}")
         return (
-            f"no tree was fitted to {pair.name}{place} at temperature "
+            f"no tree was fitted to {pair.name}{task_text} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
             f"{format_own_command('fit', *words, *self.arguments)}"
         )

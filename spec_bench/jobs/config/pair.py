@@ -181,21 +181,23 @@ class Pair:
 
     def get_run_id_settings(self) -> dict[str, Any]:
         """Returns the parts of the pair that change results; they are part of a cell's run id."""
-        place = self.specs[0].device_map
+        device_map = self.specs[0].device_map
         settings: dict[str, Any] = {
             "target": self.target,
             "drafts": list(self.drafts),
             "revisions": list(self.revisions),
             "dtype": self.specs[0].dtype,
-            "target_device_map": [list(e) for e in place] if isinstance(place, tuple) else place,
+            "target_device_map": [list(e) for e in device_map]
+            if isinstance(device_map, tuple)
+            else device_map,
         }
         if self.tokenizer is not None:
             revision = compute_sampled_fingerprint(self.tokenizer)
             settings["tokenizer"] = {"source": self.tokenizer, "revision": revision}
         if (vocabulary := self.draft_vocabulary) is not None:
-            by_name = isinstance(vocabulary, int) or vocabulary == INTERSECTION
+            is_named = isinstance(vocabulary, int) or vocabulary == INTERSECTION
             settings["draft_vocabulary"] = (
-                vocabulary if by_name else hash_json(read_output_ids(vocabulary))
+                vocabulary if is_named else hash_json(read_output_ids(vocabulary))
             )
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
@@ -295,12 +297,12 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     engine = resolve_device_and_compile(engine, pair.target)
     refuse_unseen_non_cuda_device(engine.device)
     names = (pair.target, *pair.drafts)
-    place = pair.target_device_map
+    device_map = pair.target_device_map
     target = ModelSpec(
         resolve_or_convert_model(pair.target),
         resolve_dtype(engine, pair),
         engine.device,
-        tuple(sorted(place.items())) if isinstance(place, dict) else place,
+        tuple(sorted(device_map.items())) if isinstance(device_map, dict) else device_map,
         pair.target_revision,
         engine.compile,
         tensor_parallel=engine.tensor_parallel,

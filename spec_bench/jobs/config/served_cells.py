@@ -94,20 +94,20 @@ def _build_served_cell(request: RunSettings, is_baseline: bool) -> Cell:
     address.
     """
     server = request.server.baseline_settings if is_baseline else request.server
-    place: dict[str, Any] = {
+    server_identity: dict[str, Any] = {
         "started": server.started,
         "model": request.pair.target,
     }
     if server.started is None:  # a server that ``serve`` started has a random name
-        place = {"url": server.url, "model": server.model or request.pair.target}
+        server_identity = {"url": server.url, "model": server.model or request.pair.target}
     if server.rate is not None:
-        place["rate"] = server.rate
+        server_identity["rate"] = server.rate
     if server.tokens != "ids":
-        place["tokens"] = server.tokens
+        server_identity["tokens"] = server.tokens
     if server.kind != "openai":
-        place["kind"] = server.kind
+        server_identity["kind"] = server.kind
     decoder = {**request.decoder, "name": BASELINE if is_baseline else server.decoder}
-    return replace(Cell.from_mapping(decoder), settings={**decoder, "server": place})
+    return replace(Cell.from_mapping(decoder), settings={**decoder, "server": server_identity})
 
 
 def build_server_client(settings: ServerSettings, cell: Cell) -> ServerClient:

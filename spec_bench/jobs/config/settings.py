@@ -126,8 +126,8 @@ class JobSettings:
         """Whether a text may depend on the other rows of its batch: in batches
         of 16-bit numbers.
         """
-        halves = self.pair.specs[0].dtype.endswith("float16")
-        return halves and self.engine.batch_size > 1 and not self.engine.is_served
+        is_16_bit = self.pair.specs[0].dtype.endswith("float16")
+        return is_16_bit and self.engine.batch_size > 1 and not self.engine.is_served
 
     @property
     def is_repeatable(self) -> bool:
@@ -140,14 +140,14 @@ class JobSettings:
         """Returns the resolved settings that change a cell's numbers; their hash is its run id."""
         engine = self.engine
         target = self.pair.specs[0]
-        kind = cell.config.heads
+        head_kind = cell.config.heads
         pair = self.pair.get_run_id_settings()
-        if kind is not None:
+        if head_kind is not None:
             heads_source = {
-                "source": self.pair.heads[kind],
-                "revision": self.pair.find_heads_fingerprint_or_commit(kind),
+                "source": self.pair.heads[head_kind],
+                "revision": self.pair.find_heads_fingerprint_or_commit(head_kind),
             }
-            pair["heads"] = {"kind": kind, **heads_source}
+            pair["heads"] = {"kind": head_kind, **heads_source}
         task = override_scores_with_metrics(self.request.task)
         settings = {
             "pair": pair,
@@ -263,7 +263,7 @@ class JobSettings:
             drafts = (pair.heads[config.heads],)
             revisions = (pair.find_heads_fingerprint_or_commit(config.heads),)
         acceptance = getattr(config.verifier, "acceptance", ())  # of a verifier that states it
-        ours = config.library in ("", SERVER)  # a server's version is read later
+        lacks_package_version = config.library in ("", SERVER)  # a server's version is read later
         return CellFacts(
             pair=pair.name,
             target=pair.target,
@@ -292,16 +292,18 @@ class JobSettings:
             weights=pair.describe_gguf_weights(config.drafts),
             compile="" if self.server_settings else pair.specs[0].compile,
             engine=ENGINE,
-            library=config.library if ours else f"{config.library} {version(config.library)}",
+            library=config.library
+            if lacks_package_version
+            else f"{config.library} {version(config.library)}",
         )
 
     @cached_property
     def prompts_digest(self) -> str:
         """The digest of prompts and references, without tokenizer and chat template."""
-        around = {key: self.request.task.get(key) for key in _PROMPT_SETTINGS}
+        prompt_settings = {key: self.request.task.get(key) for key in _PROMPT_SETTINGS}
         if arguments := self.pair.template_arguments:
-            around["chat_template_kwargs"] = dict(arguments)
-        return hash_json([digest_examples(self.examples), around], 8)
+            prompt_settings["chat_template_kwargs"] = dict(arguments)
+        return hash_json([digest_examples(self.examples), prompt_settings], 8)
 
 
 def drop_default_settings(settings: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,8 +343,8 @@ def build_settings(
     left_out_reasons = tuple[str, ...]()
     if engine.is_served:
         # Keeps the pair's name, without drafts: the server has the target, and nothing is loaded.
-        alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
-        pair = replace(alone, drafts=(), heads={})
+        target_alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
+        pair = replace(target_alone, drafts=(), heads={})
         refuse_unserved_sampling(request.server, sampling)
         cells = build_served_cells(request)
     else:
@@ -428,8 +430,10 @@ def reads_rows_from_hub(task: Task | RandomPromptTask) -> bool:
 def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
     """Describes the examples for a run id: count, digest, and digest of databases they query."""
     description: dict[str, Any] = {"count": len(examples), "digest": digest_examples(examples)}
-    golds = (gold for example in examples for of_turn in example.references for gold in of_turn)
-    if files := {gold.database for gold in golds if isinstance(gold, SqlReference)}:
+    references = (
+        gold for example in examples for of_turn in example.references for gold in of_turn
+    )
+    if files := {gold.database for gold in references if isinstance(gold, SqlReference)}:
         description["databases"] = compute_databases_digest(files)
     return description
 

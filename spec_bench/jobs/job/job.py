@@ -106,23 +106,23 @@ def _open_locked_cells(
     is_first = processes.process_rank() == 0
     runs = []
     for cell in settings.cells:
-        kind = CellStore if is_first else ReadOnlyCellStore
-        store = kind(
+        store_class = CellStore if is_first else ReadOnlyCellStore
+        store = store_class(
             settings.results_folder, settings.compute_run_id(cell), settings.score_code_digest
         )
         runs.append(CellRun(cell, store, PeakMemoryMonitor(settings.device)))
     for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
-        alone = (
+        must_wait = (
             cell_run.cell.name != BASELINE
             or len(runs) == 1
             or processes.count_torchrun_processes() > 1
         )
-        free = cell_run.store.lock(wait=False)
-        if alone and not free:
+        is_locked = cell_run.store.lock(wait=False)
+        if must_wait and not is_locked:
             on_state("waiting")
-            free = cell_run.store.lock()
+            is_locked = cell_run.store.lock()
             on_state("running")
-        cell_run.is_held_by_other_job = not free and is_first
+        cell_run.is_held_by_other_job = not is_locked and is_first
         stack.callback(cell_run.store.unlock)
     for cell_run in runs if is_first else ():
         if cell_run.is_held_by_other_job:
@@ -147,10 +147,12 @@ def _open_locked_cells(
             if is_first and not cell_run.is_held_by_other_job:
                 cell_run.store.rename_row(settings.build_facts(cell_run.cell).decoder)
             ours = is_first and not cell_run.is_held_by_other_job
-            unknown = (
+            digest_note = (
                 "; it keeps no digest of its models" if ours and not cell_run.model_digests else ""
             )
-            log.info("%s is complete: %s%s", cell_run.cell.title, cell_run.store.folder, unknown)
+            log.info(
+                "%s is complete: %s%s", cell_run.cell.title, cell_run.store.folder, digest_note
+            )
     return runs
 
 
@@ -248,10 +250,10 @@ def copy_answers_of_fewer_prompts(
     the other prompts are decoded, in a session of their own.
     """
     table = files.get_results_file(settings.results_folder, settings.request.name)
-    plain = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
+    baseline_ids = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
     examples = (
         CellStore(settings.results_folder, run_id).load_settings().get("examples", {})
-        for run_id in plain
+        for run_id in baseline_ids
     )
     counts = {int(example_settings.get("count", 0)) for example_settings in examples}
     for count in sorted((n for n in counts if 0 < n < len(settings.examples)), reverse=True):
@@ -261,8 +263,10 @@ def copy_answers_of_fewer_prompts(
             shorter_store = CellStore(
                 settings.results_folder, shorter.compute_run_id(cell_run.cell)
             )
-            fresh = not cell_run.is_held_by_other_job and not cell_run.store.load_first_repeat()
-            if not fresh or not shorter_store.load_first_repeat():
+            has_no_answers = (
+                not cell_run.is_held_by_other_job and not cell_run.store.load_first_repeat()
+            )
+            if not has_no_answers or not shorter_store.load_first_repeat():
                 continue
             if shorter_store.has_answers_of(cell_run.model_digests, token_ids):
                 cell_run.store.copy_answers_and_starts(shorter_store)
@@ -299,9 +303,11 @@ def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None
         for batch in warmup_batches[: options.warmup + GIVEN_UP]:
             if warmup_count == options.warmup:
                 break
-            short = [replace(r, max_new_tokens=min(r.max_new_tokens, max_tokens)) for r in batch]
+            short_requests = [
+                replace(r, max_new_tokens=min(r.max_new_tokens, max_tokens)) for r in batch
+            ]
             try:
-                cast(AnyDecoder, cell_run.decoder).generate(short, options.seed)
+                cast(AnyDecoder, cell_run.decoder).generate(short_requests, options.seed)
                 warmup_count += 1
             except Exception as error:  # decoding will find the prompts that fail
                 log.debug("%s does not warm up: %s", cell_run.cell.title, error)

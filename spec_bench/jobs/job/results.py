@@ -115,9 +115,11 @@ def _build_result(
     settings = session.settings
     prompts = session.prompts
     records = _gather_records(session, decoder, repeats, baseline)
-    exact = decoder.lossless == "exact" and not settings.sampling.temperature
-    other_count = _count_changed_answers(records) if exact else 0
-    _warn_of_suspicious_answers(cell_run.cell.title, [*(records.texts or {}).values()], other_count)
+    is_exact_greedy = decoder.lossless == "exact" and not settings.sampling.temperature
+    changed_count = _count_changed_answers(records) if is_exact_greedy else 0
+    _warn_of_suspicious_answers(
+        cell_run.cell.title, [*(records.texts or {}).values()], changed_count
+    )
     summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     missing_reasons = explain_missing_prompts(session, cell_run, records.ids)
     undefined_metrics = _explain_metrics_to_blank(decoder, summary.row)
@@ -125,11 +127,11 @@ def _build_result(
     empty_columns = [f"{name}{end}" for name in undefined_metrics for end in ("", *ENDS)]
     empty_columns += [f"{RATE}_by_depth"] * (RATE in undefined_metrics)
     lengths = {request.prompt_id: len(request.prompt_ids) for request in prompts.requests}
-    alone = records.baseline is None and not is_served_without_baseline(settings)
+    lacks_baseline = records.baseline is None and not is_served_without_baseline(settings)
     result = CellResult(
         cell_run.run_id,
         facts,
-        "partial" if missing_reasons or summary.failures or alone else "complete",
+        "partial" if missing_reasons or summary.failures or lacks_baseline else "complete",
         decoder.lossless,
         (
             *missing_reasons,
@@ -236,8 +238,8 @@ def _explain_metrics_to_blank(decoder: AnyDecoder, row: Mapping[str, Any]) -> di
         }
     if isinstance(decoder, Decoder) and decoder.policy.varies:
         return {RATE: _VARY} | notes
-    cuts = isinstance(decoder, GenerateDecoder) and decoder.assistance.draft_tokens > 0
-    return dict.fromkeys(_CUT if cuts else (), _CUT_PROMPT_REASON) | notes
+    cuts_answers = isinstance(decoder, GenerateDecoder) and decoder.assistance.draft_tokens > 0
+    return dict.fromkeys(_CUT if cuts_answers else (), _CUT_PROMPT_REASON) | notes
 
 
 def _get_draft_calls_per_step(
@@ -248,8 +250,8 @@ def _get_draft_calls_per_step(
     """
     if not isinstance(decoder, Decoder) or not decoder.policy.lacks_fixed_depth:
         return decoder.draft_calls
-    a_level = decoder.draft_calls == decoder.depth  # one call
-    return levels_per_call(generations) if a_level else decoder.draft_calls
+    is_call_per_level = decoder.draft_calls == decoder.depth  # one call
+    return levels_per_call(generations) if is_call_per_level else decoder.draft_calls
 
 
 def _build_memory_and_graph_columns(
@@ -406,12 +408,12 @@ def build_roofline_columns(
         )
         for generation in generations
     )
-    at_once = max(1, processes.count_torchrun_processes())
+    process_count = max(1, processes.count_torchrun_processes())
     columns: dict[str, Any] = {"moved_bytes": round(moved_bytes / calls)}
     if (bandwidth := measure_bytes_per_s(loaded_models[0].module)) is not None:
-        columns["bandwidth_bytes_per_s"] = round(bandwidth * at_once)
+        columns["bandwidth_bytes_per_s"] = round(bandwidth * process_count)
     if (nominal := look_up_nominal_bytes_per_s(device_name)) is not None:
-        share = compute_bound_over_measured_time(moved_bytes, generations, nominal * at_once)
+        share = compute_bound_over_measured_time(moved_bytes, generations, nominal * process_count)
         columns["bound_over_measured"] = share
     return columns
 
@@ -442,7 +444,7 @@ def explain_served_columns(
     if not deliveries:
         return []
     retried_count = sum(delivery.attempts > 1 for delivery in deliveries)
-    unknown = (
+    proposed_reason = (
         ""
         if _knows_all_drafted_counts(generations)
         else "nobody says how many tokens were proposed to a call"
@@ -451,7 +453,7 @@ def explain_served_columns(
         ("delivered_tokens", "of the answers' text, tokenised again" if is_retokenised else ""),
         ("host_overhead", "what a server's seconds go to is not seen from outside"),
         ("perplexity", "the target is not loaded here"),
-        ("acceptance_rate", unknown),
+        ("acceptance_rate", proposed_reason),
         ("token_rate", _BURSTS if are_most_chunks_simultaneous(generations) else ""),
         (_ENERGY, _REMOTE_METER if lacks_meter else ""),
         (

@@ -199,9 +199,9 @@ class Session:
                             for generation in repeat.values()
                         ],
                     )
-        decoding = any(map(self.lacks_generations, cells))
-        alone = baseline in self.pending and not baseline.is_held_by_other_job
-        return [baseline, *cells] if decoding or alone else cells
+        is_any_incomplete = any(map(self.lacks_generations, cells))
+        is_baseline_pending = baseline in self.pending and not baseline.is_held_by_other_job
+        return [baseline, *cells] if is_any_incomplete or is_baseline_pending else cells
 
     def select_decoding_runs(self, runs: Sequence[CellRun]) -> list[CellRun]:
         """Selects the cells that will decode; if any does, the baseline is timed with them."""
@@ -330,7 +330,7 @@ def _decode_and_store_batch(
     settings = session.settings
     answers = cell_run.generations_by_repeat[repeat]
     decoder = cell_run.decoder
-    new = list[Generation]()
+    new_generations = list[Generation]()
     assert decoder is not None
     progress.start_batch(cell_run.cell.title, (cell_run.run_id, repeat), answers.values())
     requests = _resolve_later_turns(session, cell_run, batch, answers)
@@ -352,14 +352,14 @@ def _decode_and_store_batch(
         generations = _add_session_and_prompt_fields(session, repeat, generations, requests)
         if repeat and settings.is_repeatable:
             require_equal_repeats(generations, cell_run.generations_by_repeat[0])
-        new = _store_batch_and_select_new(session, cell_run, repeat, generations)
+        new_generations = _store_batch_and_select_new(session, cell_run, repeat, generations)
     except ChangedBaselineError:
         raise
     except Exception as error:
         cell_run.fail(error)
     else:
-        answers.update({generation.prompt_id: generation for generation in new})
-    progress.finish_batch(len(batch), new)
+        answers.update({generation.prompt_id: generation for generation in new_generations})
+    progress.finish_batch(len(batch), new_generations)
 
 
 def _resolve_later_turns(
@@ -444,11 +444,11 @@ def _add_session_and_prompt_fields(
         "repeat": repeat,
         "session": session.name,
     }
-    kinds = session.prompts.categories
+    category_by_id = session.prompts.categories
     return [
         replace(
             generation,
-            category=kinds.get(generation.prompt_id, ""),
+            category=category_by_id.get(generation.prompt_id, ""),
             prompt_tokens=lengths[generation.prompt_id],
             **state,
         )
@@ -471,7 +471,7 @@ def _store_batch_and_select_new(
         for generation in generations
         if cell_run.is_held_by_other_job or generation.prompt_id in answers
     ]
-    new = (
+    new_generations = (
         []
         if cell_run.is_held_by_other_job
         else [generation for generation in generations if generation.prompt_id not in answers]
@@ -481,18 +481,20 @@ def _store_batch_and_select_new(
             generation.prompt_id in answers
             and generation.tokens != answers[generation.prompt_id].tokens
         ):
-            text = (
+            difference_text = (
                 f"prompt {generation.prompt_id!r}: the baseline delivers other tokens than its "
                 f"records in runs/{cell_run.run_id} hold"
             )
             if session.settings.is_repeatable:
-                raise ChangedBaselineError(f"{text}; remove that folder to decode it anew")
-            log.warning("%s, as this device may", text)
-    cell_run.store.append_generations(new)
+                raise ChangedBaselineError(
+                    f"{difference_text}; remove that folder to decode it anew"
+                )
+            log.warning("%s, as this device may", difference_text)
+    cell_run.store.append_generations(new_generations)
     if retimed_generations:
         cell_run.store.append_generations(retimed_generations, session.name)
     session.baseline_timings.update(index_timings(generations))
-    return generations if cell_run.is_held_by_other_job else new
+    return generations if cell_run.is_held_by_other_job else new_generations
 
 
 def require_equal_repeats(

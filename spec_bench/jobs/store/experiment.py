@@ -210,14 +210,20 @@ class Experiment:
         notes = _stamp_files(self._list_job_records())
         order, end_times, job_end_times, rows = self._read_cells_of_notes(set_bad_aside=True)
         cells = self._stamp_cells(order)
-        head = self._read_index_header()
-        indexed_cells = head.get("cells", {})
+        header = self._read_index_header()
+        indexed_cells = header.get("cells", {})
         unchanged_ids = [run_id for run_id in rows if cells[run_id] == indexed_cells.get(run_id)]
         table = merge_results_csv(self.csv, rows.values(), order, end_times, job_end_times)
-        past = files.read_csv(files.get_archive_path(self.csv))
-        run_ids = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
-        ours = head.get("tables", {}).get(self.records.name) == _stamp_file(self.records)
-        self._write_records([*dict.fromkeys(run_ids)], unchanged_ids if ours else ())
+        past_rows = files.read_csv(files.get_archive_path(self.csv))
+        run_ids = [
+            str(row["run_id"]) for row in (*table, *past_rows) if row.get("stage") != "screen"
+        ]
+        are_records_unchanged = header.get("tables", {}).get(self.records.name) == _stamp_file(
+            self.records
+        )
+        self._write_records(
+            [*dict.fromkeys(run_ids)], unchanged_ids if are_records_unchanged else ()
+        )
         sources = {"cells": cells, "code": __version__, "notes": notes}
         texts = map(json.dumps, ({**sources, "tables": _stamp_files(self._tables)}, rows))
         files.write_text(
@@ -228,9 +234,9 @@ class Experiment:
         """Builds the rows of finished cells by run id; rows of unchanged cells
         come from the index.
         """
-        head = self._read_index_header()
-        indexed_cells = head.get("cells", {})
-        text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
+        header = self._read_index_header()
+        indexed_cells = header.get("cells", {})
+        text = self._index.read_text(encoding="utf-8", errors="replace") if header else ""
         indexed_rows = json.loads(_strip_checksum_or_empty(text.partition("\n")[2]) or "{}")
         cells = self._stamp_cells(order)
         rows = {
@@ -256,28 +262,32 @@ class Experiment:
             for run_id in run_ids
             if run_id not in unchanged_ids
         )
-        new = [(folder.name, cell_folder.pack_valid_cell_folder(folder)) for folder in runs]
-        packed_cells = {run_id: part for run_id, part in new if part is not None}
+        cells_with_folder = [
+            (folder.name, cell_folder.pack_valid_cell_folder(folder)) for folder in runs
+        ]
+        packed_cells = {run_id: part for run_id, part in cells_with_folder if part is not None}
         if missing_ids := [
             run_id
             for run_id in run_ids
             if run_id not in unchanged_ids and run_id not in packed_cells
         ]:
-            here = [
+            ids_with_folder = [
                 name for name in missing_ids if files.get_run_folder(self._results, name).is_dir()
             ]
-            if here and not unchanged_ids and self._are_records_unreadable():
+            if ids_with_folder and not unchanged_ids and self._are_records_unreadable():
                 log.warning(
                     "%s is left as it is: cells are of an earlier version, or altered (%s); "
                     "their command again makes it whole",
-                    *(self.records, ", ".join(here[:3])),
+                    *(self.records, ", ".join(ids_with_folder[:3])),
                 )
                 return
             previous = previous if unchanged_ids else self._load_or_set_aside_records()
-        old = previous.select_cells([*unchanged_ids, *missing_ids])
+        old_records = previous.select_cells([*unchanged_ids, *missing_ids])
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
-        records = parquet.concat_records([old, *packed_cells.values()]).select_cells(run_ids)
+        records = parquet.concat_records([old_records, *packed_cells.values()]).select_cells(
+            run_ids
+        )
         tables = {path.name: files.hash_file(path) for path in self._tables[:3] if path.exists()}
         parquet.write_records(self.records, records, tables)
 
@@ -302,11 +312,11 @@ class Experiment:
         """Returns whether the tables are up to date: neither they nor their
         sources have changed.
         """
-        head = self._read_index_header()
+        header = self._read_index_header()
         stages = {
-            run_id: stamp.partition(" ")[0] for run_id, stamp in head.get("cells", {}).items()
+            run_id: stamp.partition(" ")[0] for run_id, stamp in header.get("cells", {}).items()
         }
-        return head == {
+        return header == {
             "cells": self._stamp_cells(stages),
             "code": __version__,
             "notes": _stamp_files(self._list_job_records()),
@@ -317,10 +327,10 @@ class Experiment:
         """Reads the stamps of the tables' sources; {} if they are unknown."""
         try:
             with self._index.open(encoding="utf-8") as stream:
-                head = dict(json.loads(_strip_checksum_or_empty(stream.readline())))
+                header = dict(json.loads(_strip_checksum_or_empty(stream.readline())))
         except (OSError, ValueError):
             return {}
-        return head if head.get("code") == __version__ else {}
+        return header if header.get("code") == __version__ else {}
 
     def _read_latest_end(self) -> float:
         """Reads the latest end of a recorded job, in seconds; 0 if there is none."""
@@ -434,7 +444,7 @@ def _strip_checksum_or_empty(line: str) -> str:
 def read_job_record(path: Path) -> JobRecord:
     """Reads a job's record. Raises ValueError if it is damaged or another job's."""
     content = json.dumps(checksums.read_verified_json(path))
-    note = adapter(JobRecord).validate_json(content, strict=True)
-    if compute_job_id(note.cells) != path.stem:
+    job_record = adapter(JobRecord).validate_json(content, strict=True)
+    if compute_job_id(job_record.cells) != path.stem:
         raise UsageError("it is another job's")
-    return note
+    return job_record

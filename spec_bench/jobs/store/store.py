@@ -59,11 +59,11 @@ class CellStore:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = files.open_regular_to_write(self.folder / ".lock")
-        free = files.lock_file(self._lock, may_wait=False)
-        if wait and not free:
+        is_locked = files.lock_file(self._lock, may_wait=False)
+        if wait and not is_locked:
             log.info("waiting for another job to finish %s", self.folder)
-            free = files.lock_file(self._lock, may_wait=True)
-        return free
+            is_locked = files.lock_file(self._lock, may_wait=True)
+        return is_locked
 
     def unlock(self) -> None:
         """Lets other processes work on this cell."""
@@ -90,27 +90,27 @@ class CellStore:
         if old_models == models:
             return models
         if old_models is not None:
-            place = {"run_id": self.folder.name}
-            past, ours = (
+            row_id = {"run_id": self.folder.name}
+            past_folder, former_folder = (
                 self.folder.with_name(
                     build_past_models_id(
-                        {**place, **cell_folder.compute_digest_columns(cell_models)}
+                        {**row_id, **cell_folder.compute_digest_columns(cell_models)}
                     )
                 )
                 for cell_models in (old_models, models)
             )
-            _move_cell(self.folder, past)
-            then = "decoded again"
-            if _has_answers(ours):
-                _move_cell(ours, self.folder)
-                then = "again what these models left here before"
+            _move_cell(self.folder, past_folder)
+            outcome = "decoded again"
+            if _has_answers(former_folder):
+                _move_cell(former_folder, self.folder)
+                outcome = "again what these models left here before"
             log.warning(
                 "%s is %s: %s; the old one is now %s, and the cell is %s",
                 self.folder,
                 _describe_code_or_model_change(old_models, models),
                 _describe_first_model_difference(old_models, models),
-                past.name,
-                then,
+                past_folder.name,
+                outcome,
             )
         cell_folder.write_models_json(self.folder, {"models": models})
         return models
@@ -279,11 +279,11 @@ class CellStore:
         each answer and, in ``comparison``, the baseline's run id and the sessions of the baseline's
         timings that the speed-up is relative to.
         """
-        made_of = cell_folder.compute_size_and_digest(self.folder / files.GENERATIONS)
+        generations_digest = cell_folder.compute_size_and_digest(self.folder / files.GENERATIONS)
         outcome = {
             "result": result_to_json(result),
             "job": job_id,
-            "generations": made_of,
+            "generations": generations_digest,
         }
         extras = {
             "scores": scores or {},
@@ -370,12 +370,13 @@ def _describe_code_or_model_change(old_models: ModelDigests, new_models: ModelDi
 def _describe_first_model_difference(old_models: ModelDigests, new_models: ModelDigests) -> str:
     """Describes the first file that differs between a cell's old and new models."""
     for part in (*old_models, *new_models):
-        old = old_models.get(part, {})
-        new = new_models.get(part, {})
-        for name in (*old, *new):
-            if old.get(name) != new.get(name):
-                was = old.get(name, "missing")
-                return f"{name} of its {part} was {was[:12]} and is {new.get(name, 'missing')[:12]}"
+        old_digests = old_models.get(part, {})
+        new_digests = new_models.get(part, {})
+        for name in (*old_digests, *new_digests):
+            if old_digests.get(name) != new_digests.get(name):
+                old_digest = old_digests.get(name, "missing")
+                new_digest = new_digests.get(name, "missing")
+                return f"{name} of its {part} was {old_digest[:12]} and is {new_digest[:12]}"
     return "another order"
 
 

@@ -85,14 +85,18 @@ def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None =
     with suppress(LookupError):
         cell_folder.require_row_of_these_models(folder, cell["result"]["labels"])
     if comparison := cell.get("compared"):
-        plain = files.get_run_folder(folder.parents[1], comparison["run_id"])
+        baseline_folder = files.get_run_folder(folder.parents[1], comparison["run_id"])
         # Cells of version 0.2 and before have ``sittings``.
         sessions = comparison.get("sessions", comparison.get("sittings", ()))
-        past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # also of files that have changed since
-        recorded_text = b"".join(path.read_bytes() for path in past)
-        for session in sessions if plain.is_dir() else ():
+        jsonl_paths = baseline_folder.parent.glob(
+            f"{baseline_folder.name}*/*.jsonl"
+        )  # also of files that have changed since
+        recorded_text = b"".join(path.read_bytes() for path in jsonl_paths)
+        for session in sessions if baseline_folder.is_dir() else ():
             if session.encode() not in recorded_text:
-                raise UsageError(f"it was compared with timings of {session}, which {plain} lacks")
+                raise UsageError(
+                    f"it was compared with timings of {session}, which {baseline_folder} lacks"
+                )
 
 
 def _describe_table_faults(

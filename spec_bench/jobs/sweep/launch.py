@@ -160,9 +160,9 @@ def _query_gpus(*fields: str) -> list[list[str]]:
 WEIGHTS_SHARE = 0.85
 
 
-def count_gpus_for_weights(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
-    """Computes the number of GPUs that hold a pair's weights, ``parameters`` in all."""
-    return max(1, ceil(parameters * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
+def count_gpus_for_weights(parameter_count: int, bytes_each: int, gpu_memory_gib: float) -> int:
+    """Computes the number of GPUs that hold a pair's weights, ``parameter_count`` in all."""
+    return max(1, ceil(parameter_count * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
 
 
 def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:

@@ -159,11 +159,11 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
     )
     memory = MemoryEstimate(0, 0, 0, None)  # a job with a server loads nothing
     if not settings.server_settings:
-        longest = _estimate_longest_sequence(settings)
-        memory = estimate_job_memory(pair, engine, longest, engine.batch_size)
+        longest_sequence = _estimate_longest_sequence(settings)
+        memory = estimate_job_memory(pair, engine, longest_sequence, engine.batch_size)
         if engine.uses_cuda and engine.compile.startswith("static"):
             memory = replace(
-                memory, graph_bytes=_estimate_total_graph_bytes(settings, pair, longest)
+                memory, graph_bytes=_estimate_total_graph_bytes(settings, pair, longest_sequence)
             )
     cells = []
     lines = _list_published_baseline_comparisons(settings.results_folder, settings.pair.name)
@@ -322,10 +322,10 @@ def estimate_decoder_graph_bytes(
     random_numbers = shape.size + sum(shape.children) + 1
     if tree.siblings(sampling) == "without_replacement":  # by noise over the vocabulary
         random_numbers += (1 + sum(shape.levels[:-1])) * vocab
-    kinds = row_buckets(rows)
+    row_counts = row_buckets(rows)
     return 8 * (
-        max(kinds) * random_numbers
-        + sum(kinds) * len(length_buckets(1, max_prefix_tokens)) * host_numbers
+        max(row_counts) * random_numbers
+        + sum(row_counts) * len(length_buckets(1, max_prefix_tokens)) * host_numbers
     )
 
 
@@ -361,12 +361,12 @@ def estimate_rate_from_measured_rows(
     decoder is then assumed to be no faster. If there are rows of the same task, only these are
     used. The rate is their median.
     """
-    place = (facts.target, facts.batch_size, device)
+    wanted_place = (facts.target, facts.batch_size, device)
     drafts = ("", ",".join(facts.draft))
     candidates = [
         row
         for row in measured_rows
-        if (row["target"], int(row["batch_size"] or 1), row["device"]) == place
+        if (row["target"], int(row["batch_size"] or 1), row["device"]) == wanted_place
         and row["draft"] in drafts
     ]
     tree = (facts.decoder, facts.spec)
@@ -379,18 +379,18 @@ def estimate_rate_from_measured_rows(
 
 
 def _compute_median_rate(
-    rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str
+    rows: Sequence[Mapping[str, Any]], column: str, task: str, source: str
 ) -> ExpectedRate:
     task_rows = [row for row in rows if row["task"] == task]
     if not task_rows:
         source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
-    kinds = group_by_key(
+    rows_by_doubt = group_by_key(
         (explain_timing_doubt(str(row.get("reason"))).partition(":")[0], row)
         for row in task_rows or rows
     )
-    kind = min(kinds)  # "", the kind of rows without doubts, comes first
-    source += f", of {kind} rows" * bool(kind)
-    return ExpectedRate(median(float(row[key]) for row in kinds[kind]), source)
+    doubt = min(rows_by_doubt)  # "", the kind of rows without doubts, comes first
+    source += f", of {doubt} rows" * bool(doubt)
+    return ExpectedRate(median(float(row[column]) for row in rows_by_doubt[doubt]), source)
 
 
 def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
@@ -461,8 +461,8 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
     table.add_column()
     for line_texts, decoders in lines.items():
-        alone = f"{decoders[0]}, 1 cell" * (len(rows) > _MAX_LINES)
-        count = f"{len(decoders)} cells" if decoders[1:] else alone
+        cell_count_text = f"{decoders[0]}, 1 cell" * (len(rows) > _MAX_LINES)
+        count = f"{len(decoders)} cells" if decoders[1:] else cell_count_text
         table.add_row(*line_texts, count, style="red" * ("NO" in line_texts))
     console.print(table)
     for line in format_totals(distinct_cells):
@@ -488,11 +488,11 @@ def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
     state_counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known_hours = [cell.device_hours for cell in cells if cell.device_hours is not None]
     hours = f"{_format_hours_without_unit(sum(known_hours))} at these rates"
-    unknown = len(cells) - len(known_hours)
-    if unknown and any(known_hours):
-        hours += f" and those of {unknown} cells of unknown rate"
-    elif unknown:
-        hours = f"unknown until one of the {unknown} cells is measured"
+    unknown_count = len(cells) - len(known_hours)
+    if unknown_count and any(known_hours):
+        hours += f" and those of {unknown_count} cells of unknown rate"
+    elif unknown_count:
+        hours = f"unknown until one of the {unknown_count} cells is measured"
     lines = [f"{len(cells)} cells: {state_counts}", f"device hours: {hours}"]
     if unread := list(dict.fromkeys(c.facts.task for c in cells if c.state == "unknown")):
         lines.append(

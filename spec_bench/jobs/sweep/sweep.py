@@ -91,12 +91,12 @@ class Sweep:
         cells = list[list[PlannedCell]]()
         for number, (words, job) in enumerate(configs.compose_jobs(config)):
             jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
-            new = not checked_words.issuperset(words)
-            if new or job.plan:
+            is_new = not checked_words.issuperset(words)
+            if is_new or job.plan:
                 with _errors_with_words(words):
                     settings = parse_request(job)
                 plan_requests += [(words, settings)] * settings.plan
-                requests += [(words, settings)] * new
+                requests += [(words, settings)] * is_new
                 checked_words.update(words)
         if target == "SlurmLauncher" and not plan_requests and which("srun") is None:
             raise UsageError(

@@ -148,12 +148,14 @@ class SweepNotes:
         job_by_key = {job.key: job for job in self.read_jobs(SWEEPS)}
         new_job = WatchedJobSnapshot(number, tuple(words), key=path.stem)
         job = RunningJob(path, job_by_key.get(path.stem, new_job), len(job_by_key))
-        place = {
+        process_facts = {
             "host": socket.gethostname(),
             "process": os.getpid(),
             "began": self.read_clock(),
         }
-        job.write_note(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **place)
+        job.write_note(
+            state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **process_facts
+        )
         try:
             yield job
         except BaseException as error:
@@ -161,8 +163,10 @@ class SweepNotes:
             job.write_note(line=job.snapshot.line or reason)
             raise
         finally:
-            bad = "interrupted" if job.snapshot.line == _RESUMES else "failed"
-            job.write_note(state=bad if job.snapshot.line else "done", ended=self.read_clock())
+            bad_state = "interrupted" if job.snapshot.line == _RESUMES else "failed"
+            job.write_note(
+                state=bad_state if job.snapshot.line else "done", ended=self.read_clock()
+            )
 
     def read_jobs(self, *patterns: str) -> list[WatchedJobSnapshot]:
         """Reads all jobs in order, from files of these ``patterns``; an unreadable note gives a job
@@ -176,11 +180,11 @@ class SweepNotes:
             try:
                 job_by_key |= {job.key or path.stem: job for job in self._validate_note_file(path)}
             except (OSError, ValueError) as error:
-                unread = job_by_key.get(path.stem, WatchedJobSnapshot(0))
+                unread_job = job_by_key.get(path.stem, WatchedJobSnapshot(0))
                 if path.match(SWEEPS):
-                    unread = WatchedJobSnapshot(-1, ("the list of jobs",))
+                    unread_job = WatchedJobSnapshot(-1, ("the list of jobs",))
                 reason = f"{path.name} is unreadable: {to_one_line(error, 120)}"
-                job_by_key[path.stem] = replace(unread, state="unreadable", line=reason)
+                job_by_key[path.stem] = replace(unread_job, state="unreadable", line=reason)
         return list(job_by_key.values())
 
     def read_progress(self) -> list[WatchedJobSnapshot]:
@@ -215,11 +219,11 @@ class SweepNotes:
         path = files.get_run_folder(self._results, cell) / files.GENERATIONS
         previous = self._progress_by_cell.get(cell, CellProgress())
         try:
-            state = path.stat()
+            file_stat = path.stat()
             if not path.is_file():
                 return previous
             offset, generation_count, tokens = (
-                previous[1:4] if state.st_ino == previous.inode else (0, 0, 0)
+                previous[1:4] if file_stat.st_ino == previous.inode else (0, 0, 0)
             )
             with path.open("rb") as stream:
                 stream.seek(offset)
@@ -232,7 +236,7 @@ class SweepNotes:
                 tokens += len(json.loads(line)["tokens"])
                 generation_count += 1
         self._progress_by_cell[cell] = CellProgress(
-            state.st_ino, offset + line_end, generation_count, tokens, state.st_mtime
+            file_stat.st_ino, offset + line_end, generation_count, tokens, file_stat.st_mtime
         )
         return self._progress_by_cell[cell]
 

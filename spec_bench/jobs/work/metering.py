@@ -27,8 +27,10 @@ class EnergyMetering:
     """A job's energy meter, open inside its context."""
 
     def __init__(self, settings: JobSettings) -> None:
-        unseen = settings.request.energy.meter == "auto" and not settings.device.startswith("cuda")
-        energy = EnergySettings() if unseen else settings.request.energy
+        sees_no_gpu = settings.request.energy.meter == "auto" and not settings.device.startswith(
+            "cuda"
+        )
+        energy = EnergySettings() if sees_no_gpu else settings.request.energy
         self.meter = build_meter(energy, find_torch_gpu_indices(settings))
         self._is_requested = energy.meter != "none"
         self._last_reading = EnergyReading(0.0)
@@ -133,6 +135,6 @@ def find_torch_gpu_indices(settings: JobSettings) -> tuple[int, ...] | None:
         str(n).startswith("cuda") for n in places
     ):
         return None
-    spread = {place for place in places if isinstance(place, int)}
+    mapped_gpus = {place for place in places if isinstance(place, int)}
     # A model without a map is on the job's device.
-    return tuple(sorted(spread | ({device} if None in maps else set())))
+    return tuple(sorted(mapped_gpus | ({device} if None in maps else set())))

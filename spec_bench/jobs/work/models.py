@@ -99,11 +99,11 @@ def _map_draft_to_target_tokens(
     if key not in _mapped_drafts:
         if pair.draft_vocabulary == INTERSECTION:
             target = pair.specs[0]
-            ours = load_tokenizer_once(
+            target_tokenizer = load_tokenizer_once(
                 target.path, target.revision, pair.read_content_ids(with_weights=False)[0]
             )
-            theirs = load_tokenizer_once(spec.path, spec.revision, content_id)
-            vocabulary = map_tokenizers(ours, theirs, count)
+            draft_tokenizer = load_tokenizer_once(spec.path, spec.revision, content_id)
+            vocabulary = map_tokenizers(target_tokenizer, draft_tokenizer, count)
             log.info(
                 "%s proposes %d of the target's tokens", spec.path, vocabulary.proposable_count
             )
@@ -220,9 +220,11 @@ def set_thread_count(
         A function that times the passes once more and returns their seconds relative to those of
         the choice.
     """
-    now = torch.get_num_threads()
+    current_count = torch.get_num_threads()
     module = getattr(target, "module", None)
-    usual_count = _usual_counts.get(now, now)  # torch's number before our choice
+    usual_count = _usual_counts.get(
+        current_count, current_count
+    )  # torch's number before our choice
     count = requested_count or usual_count
     slowdown: Callable[[], float] = partial(float, 1)
     if requested_count is None:

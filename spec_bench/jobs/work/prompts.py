@@ -122,8 +122,8 @@ class JobPrompts:
         max_tokens = settings.max_new_tokens
         for request in self.requests[:3]:  # shown with hydra.verbose=true
             log.debug("%r, %s", self.tokenizer.decode(request.prompt_ids), request.prompt_ids)
-        plain = isinstance(self.task, Task) and not self.task.uses_chat_template(self.tokenizer)
-        if plain and any(example.system for example in self.examples):
+        is_plain = isinstance(self.task, Task) and not self.task.uses_chat_template(self.tokenizer)
+        if is_plain and any(example.system for example in self.examples):
             log.warning("%s: no chat template: the system's text stands before prompts", name)
         if (min_tokens := min(request.max_new_tokens for request in self.requests)) < max_tokens:
             log.warning(
@@ -142,7 +142,7 @@ class JobPrompts:
         if not log.isEnabledFor(logging.INFO):  # for example in a Python session
             print(summary, file=sys.stderr)
         if isinstance(self.task, Task):
-            warn_of_heads_for_other_prompts(settings, plain)
+            warn_of_heads_for_other_prompts(settings, is_plain)
         if self.turn_count_not_asked:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
@@ -359,17 +359,17 @@ def get_tree_depth(config: DecoderConfig) -> int:
     return int(tree.shape.depth if isinstance(tree, GrownTree) else getattr(tree, "depth", 0))
 
 
-def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
-    """Estimates the cache slots of a prompt of ``prompt`` tokens, as
+def estimate_cache_slots(config: DecoderConfig, prompt_tokens: int, new_tokens: int) -> int:
+    """Estimates the cache slots of a prompt of ``prompt_tokens`` tokens, as
     ``count_slots_per_row`` does.
     """
     from spec_bench.tree.base import GrownTree
 
     tree: Any = config.tree
     if isinstance(tree, GrownTree):
-        return prompt + new_tokens + tree.cache_slots
+        return prompt_tokens + new_tokens + tree.cache_slots
     branches = 1 if getattr(config.verifier, "one_cache", False) else tree.width
-    return prompt + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
+    return prompt_tokens + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
 
 
 def find_prompt_and_answer_room(settings: JobSettings) -> int | None:
@@ -406,8 +406,8 @@ def find_overlong_prompts(
     failures = dict[str, Exception]()
     for request in overlong_requests:
         count = f"{len(overlong_requests)} of {len(requests)} prompts are too long"
-        prompt = len(request.prompt_ids)
-        new = request.max_new_tokens
+        prompt_tokens = len(request.prompt_ids)
+        new_tokens = request.max_new_tokens
         remedy = "make task.prompt_tokens or generation.max_new_tokens smaller"
         if isinstance(settings.task, Task):
             remedy = (
@@ -416,8 +416,8 @@ def find_overlong_prompts(
             )
         failures[request.prompt_id] = UsageError(
             f"task {settings.task.name}: {count}: prompt {request.prompt_id!r} needs "
-            f"{prompt + new + levels} positions ({prompt} prompt + "
-            f"{new} new + {levels} tree levels), {path!r} has {length}; {remedy}"
+            f"{prompt_tokens + new_tokens + levels} positions ({prompt_tokens} prompt + "
+            f"{new_tokens} new + {levels} tree levels), {path!r} has {length}; {remedy}"
         )
     if overlong_requests and len(overlong_requests) == len(requests):
         raise failures[overlong_requests[0].prompt_id]
