@@ -14,7 +14,7 @@ from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import find_recipes_by_folder, list_paper_names, load_paper
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows
-from spec_bench.report.tables.progress import format_paper_progress
+from spec_bench.report.tables.progress import format_progress_and_commands
 from spec_bench.settings.arguments import split_known_command
 from spec_bench.settings.configs import get_conf_dir
 from spec_bench.system.files import format_training_command, get_training_name_of_heads
@@ -215,7 +215,7 @@ def of_the_report():
     nothing = MeasuredRows.read_below(Path("no such folder"))
     for name in list_paper_names():
         paper = load_paper(name)
-        for line in format_paper_progress(paper, nothing).splitlines():
+        for line in format_progress_and_commands(paper, nothing).splitlines():
             if line.strip().startswith(BEGIN):
                 yield f"list {name}", line.strip()
         for item in paper.tables:

@@ -437,7 +437,7 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
         f"{count - measured} of its {count} claims not measured here."
     )
     assert summary.verdicts == ("holds", "does not hold", "not measured")  # SpecTr is not slower
-    lines = {statement: counts for (statement, _, _), counts in summary.lines.items()}
+    lines = {statement: counts for (statement, _, _), counts in summary.counts_by_claim.items()}
     (trees,) = [cells for said, cells in lines.items() if "tree-based methods" in said]
     assert trees == [str(n - 1), "", ""]
     assert lines["“RSD-S always outperforms SD, SpecTr and RSD-C.”"] == ["", "", "x"]

@@ -451,7 +451,7 @@ class Comparison(FormerMembers):
 
     @property
     def holding_place_count_text(self) -> str:
-        """The number of judged places at which the claim holds."""
+        """The number of judged places at which the claim holds, of all, such as ``5 of 6``."""
         return (
             f"{list_holm_verdicts(self.place_p_values).count(HOLDS)} of {len(self.place_p_values)}"
         )

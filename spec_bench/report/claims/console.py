@@ -16,13 +16,13 @@ def print_checks(checks: Sequence[Check], summary: ClaimsSummary) -> None:
     console = Console(highlight=False)
     console.width = max(console.width, 0 if console.is_terminal else 130)
     console.print(_escape_markup(summary.sentence))
-    if summary.lines:
+    if summary.counts_by_claim:
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("what the paper says")
         for verdict in summary.verdicts:
             table.add_column(verdict.replace(" ", "\n", 1), justify="right")
         label_before = ""
-        for (text, section, pair), counts in summary.lines.items():
+        for (text, section, pair), counts in summary.counts_by_claim.items():
             claim_label = format_statement(text, section)
             line_label = (
                 f"    {pair}"
@@ -35,7 +35,7 @@ def print_checks(checks: Sequence[Check], summary: ClaimsSummary) -> None:
             label_before = claim_label
         console.print(table)
     for (text, section), group in group_by_claim(checks).items():
-        if summary.lines:
+        if summary.counts_by_claim:
             console.print(f"\n[bold]{_escape_markup(format_statement(text, section))}[/bold]")
         console.print(build_checks_table(group))
 

@@ -120,8 +120,8 @@ def judge_mean(comparison: Comparison) -> Check | None:
 
 
 def judge_rising_steps(comparison: Comparison) -> Check | None:
-    """Judges whether the last step has more than their start, and no step has less. A step
-    without a change is no objection: every candidate list may have been accepted.
+    """Judges whether the metric is higher at the end of the steps than at their start, and falls at
+    no step. A step without a change is no objection: every candidate list may have been accepted.
     """
     total_gap = comparison.compute_single_difference(
         (comparison.first_contrasts[-1][0], comparison.first_contrasts[0][1])

@@ -164,7 +164,7 @@ class ClaimsSummary:
     # (statement, section, pair of models) -> a count for each verdict ("" for 0), and an x if not
     # measured. The pair is "" if there is only one; our own checks come last, with "" for their
     # statement.
-    lines: dict[tuple[str, str, str], list[str]]
+    counts_by_claim: dict[tuple[str, str, str], list[str]]
 
 
 def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> ClaimsSummary:
@@ -198,14 +198,14 @@ def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> ClaimsSumm
         of_all = "its only claim" if len(claims) == 1 else f"{missing} of its {len(claims)} claims"
         text += f"; {of_all} not measured here"
     unmeasured_heads = [] if all(by_statement.values()) else ["not measured"]
-    lines = {
+    counts_by_claim = {
         place: [
             *(str(counts_here[each] or "") for each in verdicts),
             *("" if counts_here else "x" for _ in unmeasured_heads),
         ]
         for place, counts_here in sorted(by_statement.items(), key=lambda item: not item[0][0])
     }
-    return ClaimsSummary(f"{text}.", (*verdicts, *unmeasured_heads), lines)
+    return ClaimsSummary(f"{text}.", (*verdicts, *unmeasured_heads), counts_by_claim)
 
 
 OURS = "not said by the paper, checked beside it"

@@ -44,7 +44,7 @@ from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables_by_setting, refuse_unknown_pair
 from spec_bench.report.tables.measured import RESULTS, MeasuredRows
 from spec_bench.report.tables.printed import TableSheet
-from spec_bench.report.tables.progress import format_paper_progress
+from spec_bench.report.tables.progress import format_progress_and_commands
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
     get_results_folder,
@@ -129,7 +129,10 @@ def print_paper_items(options: Namespace) -> None:
     cells = MeasuredRows.read_below(options.results, mixed_models=options.mixed_models)
     if options.pair and papers[0].items[0].recipes:
         refuse_unknown_pair(papers[0].items[0], options.pair, cells)
-    print("\n".join(format_paper_progress(paper, cells, options.pair) for paper in papers), end="")
+    print(
+        "\n".join(format_progress_and_commands(paper, cells, options.pair) for paper in papers),
+        end="",
+    )
 
 
 def draw_paper_figure(options: Namespace) -> None:

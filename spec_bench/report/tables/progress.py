@@ -87,7 +87,7 @@ def compute_progress_by_pair(
     return [*map(share, pairs), *(request for request in other_shares if request.measured_count)]
 
 
-def format_paper_progress(
+def format_progress_and_commands(
     paper: Paper, cells_measured: MeasuredRows, pair: str | None = None
 ) -> str:
     """Formats the progress of a paper's tables and figures, two lines each, then the commands for
