@@ -136,9 +136,13 @@ def test_the_manuals_index_names_every_page():
 
 
 @pytest.mark.parametrize(("name", "most"), [("README.md", 110), ("conf/README.md", 40)])
-def test_a_readme_stays_short_and_its_lines_fit_a_screen(name, most):
-    lines = (ROOT / name).read_text("utf-8").splitlines()
-    assert len(lines) <= most and max(map(len, lines)) <= 120
+def test_a_readme_stays_short(name, most):
+    assert len((ROOT / name).read_text("utf-8").splitlines()) <= most
+
+
+def test_the_readmes_lines_fit_a_screen():
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120] == []
 
 
 def test_the_readmes_table_has_rows_of_the_committed_ones():
@@ -192,8 +196,8 @@ def test_the_site_is_built_from_the_pages_loads_nothing_from_elsewhere_and_has_n
     checkout,
 ):
     command = [sys.executable, "-m", "mkdocs", "build", "-f", "scripts/docs/mkdocs.yml"]
-    how = {"cwd": checkout, "capture_output": True, "text": True}
-    how["env"] = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    how = {"cwd": checkout, "capture_output": True, "text": True, "env": env}
     done = subprocess.run(command, **how)
     assert done.returncode == 0, done.stderr
     site = checkout / "outputs/docs/site"

@@ -425,7 +425,7 @@ def shown(folder, code):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", BLOCKS)
 def test_every_block_of_the_manuals_pages_runs(page, tmp_path):
-    text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    text = (ROOT / f"docs/{page}.md").read_text("utf-8")
     found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(found) == BLOCKS[page]
     said = shown(tmp_path, "\n".join(found))
@@ -434,7 +434,7 @@ def test_every_block_of_the_manuals_pages_runs(page, tmp_path):
 
 
 def test_the_readmes_example_runs(tmp_path):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text("utf-8")
     [block] = re.findall(r"<!-- api -->\n```python\n(.*?)```\n", text, re.DOTALL)
     table = shown(tmp_path, block).splitlines()[-4:]
     assert [line.split()[1] for line in table[1:]] == ["ar", "sd", "rsd_s"]

@@ -23,7 +23,7 @@ EMBEDDED = ROOT / "spec_bench" / "embedded"
 
 
 def shipped(task):
-    lines = (EMBEDDED / "tasks" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (EMBEDDED / "tasks" / f"{task}.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 

@@ -154,7 +154,7 @@ def test_files_with_idxs_know_the_number_of_calls_alone(tmp_path, capsys):
     assert rows.acceptance_rate.isna().all()
     assert "only the number of target calls" in rows.reason[1]
     assert main(["page", "read", "--results", str(tmp_path)]) == 0
-    text = (tmp_path / "read" / "page.html").read_text(encoding="utf-8")
+    text = (tmp_path / "read" / "page.html").read_text("utf-8")
     assert "another harness, read from its answer files: eagle" in text
     assert "(nan)" not in text and "lossless or not is not stated" in text
 
@@ -185,7 +185,7 @@ def test_a_line_that_cannot_be_right_is_named(choice, said, tmp_path):
 
 def test_a_question_that_is_there_twice_is_refused(tmp_path):
     path = peers(tmp_path / "a.jsonl", 0, 20.0)
-    path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    path.write_text(path.read_text("utf-8") * 2, encoding="utf-8")
     with pytest.raises(ValueError, match=naming("line 31", "80", "twice")):
         read_answer_file(path)
 
@@ -194,7 +194,7 @@ def test_of_several_choices_the_first_counts_and_a_baseline_of_another_model_is_
     tmp_path, capsys
 ):
     base, other = (peers(tmp_path / name, 0, 20.0) for name in ("base.jsonl", "eagle.jsonl"))
-    lines = [json.loads(line) for line in other.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in other.read_text("utf-8").splitlines()]
     lines[3]["choices"] *= 2
     written(other, *({**line, "model_id": "vicuna-70b"} for line in lines))
     (plain, row) = read_results_file(read(base, other, "eagle", tmp_path)).itertuples()
@@ -209,7 +209,7 @@ def test_of_several_choices_the_first_counts_and_a_baseline_of_another_model_is_
 
 def test_questions_that_one_file_alone_answers_are_named(tmp_path, capsys):
     base, other = (peers(tmp_path / name, 0, 20.0) for name in ("base.jsonl", "eagle.jsonl"))
-    lines = other.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = other.read_text("utf-8").splitlines(keepends=True)
     other.write_text("".join(lines[:-2]), encoding="utf-8")
     assert read_results_file(read(base, other, "eagle", tmp_path)).prompts.tolist() == [28, 28]
     (line,) = (e for e in capsys.readouterr().out.splitlines() if "left out" in e)
@@ -218,7 +218,7 @@ def test_questions_that_one_file_alone_answers_are_named(tmp_path, capsys):
 
 def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(tmp_path):
     path = peers(tmp_path / "a.jsonl", 0, 20.0)
-    said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    said = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     said[4]["choices"][0]["turns"][1] = "ERROR"
     found = read_answer_file(written(path, *said))
     assert found.failed_ids == ["84"] and len(found.generations) == 29

@@ -163,7 +163,7 @@ def all_decoded():
 def _cell(row):
     file = Path("decoded/runs") / row["run_id"] / "generations.jsonl"
     prompts = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_text("utf-8").splitlines():
         record = json.loads(line)
         accepted = [step["accepted"] for step in record["steps"]]
         prompts[record["prompt_id"]] = f"{_digest(record['tokens'])} {_digest(accepted)}"

@@ -80,7 +80,7 @@ PACKED = ("checks", "figures", "tokens")  # compressed: they are long and nobody
 def expected(kind):
     if kind == "files":
         return {
-            str(path.relative_to(COMMITTED.parent)): path.read_text(encoding="utf-8")
+            str(path.relative_to(COMMITTED.parent)): path.read_text("utf-8")
             for path in sorted((COMMITTED / "embedded").rglob("*"))
             if path.suffix in (".md", ".csv")
         }
@@ -92,7 +92,7 @@ def expected(kind):
         }
     if kind in PACKED:
         return dict(json.loads(gzip.decompress((DATA / f"{kind}.json.gz").read_bytes())))
-    return dict(json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8")))
+    return dict(json.loads((DATA / f"{kind}.json").read_text("utf-8")))
 
 
 def save(kind, values, folder):

@@ -40,7 +40,7 @@ def write_quickstart():
 def written():
     """The papers' tables that lie below ``results`` now, by path."""
     paths = sorted(path for path in Path(MEASURED).rglob("*") if path.suffix in _WRITTEN)
-    return {str(path): path.read_text(encoding="utf-8") for path in paths}
+    return {str(path): path.read_text("utf-8") for path in paths}
 
 
 def remove_written():

@@ -32,7 +32,7 @@ def test_every_table_prints_commands_and_each_is_collected_once():
 def folder(tmp_path_factory):
     """What a user has at hand: chats, and heads that were trained."""
     folder = tmp_path_factory.mktemp("rehearsal")
-    lines = (EMBEDDED_SAMPLES / "alpaca.jsonl").read_text(encoding="utf-8").splitlines()[:12]
+    lines = (EMBEDDED_SAMPLES / "alpaca.jsonl").read_text("utf-8").splitlines()[:12]
     chats = [
         {
             "id": str(index),

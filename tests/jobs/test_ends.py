@@ -367,7 +367,7 @@ NAMED = re.compile(rf"(?<![\w./])({'|'.join(GROUPS)})\.([a-z_]+)(?![\w(.])")
 def test_every_setting_that_a_message_names_exists():
     found = set()
     for path in Path(spec_bench.__file__).parent.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_text("utf-8"))
         raised = (each for each in ast.walk(tree) if isinstance(each, ast.Raise | ast.Yield))
         texts = (part for each in raised for part in ast.walk(each))
         named = (each.value for each in texts if isinstance(each, ast.Constant))
