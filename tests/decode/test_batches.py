@@ -224,7 +224,7 @@ def test_seconds_and_latency_of_rows_that_come_and_go(monkeypatch):
     decoder.take_forward_s = lambda: (0.25, 0.5)  # until each of two pauses, or of a prefill
     decoder.join, decoder.step = takes(100, decoder.join), takes(1, decoder.step)
     requests = [Request(name, (1, 2), count) for name, count in zip("abc", (1, 4, 2), strict=True)]
-    meter = SimpleNamespace(begin=takes(10), end=takes(10))
+    meter = SimpleNamespace(begin_window=takes(10), end_window=takes(10))
     found = decoder.generate(requests, 0, meter=meter)
     assert [*map(str, waited)] == ["cpu"] * 6  # at both ends of each prefill and of decoding
     # a and b take an iteration together; c joins; b and c take two; b takes one alone.

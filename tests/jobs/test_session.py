@@ -46,9 +46,7 @@ def session_of(tmp_path):
 
     def made(*names, prompts=3, **wrong):
         calls, runs, requests = [], [], PROMPTS[:prompts]
-        window = SimpleNamespace(
-            begin=lambda: None, end=lambda: None, begin_window=lambda: None, end_window=dict
-        )
+        window = SimpleNamespace(begin_window=lambda: None, end_window=dict)
         for name in names:
             store = CellStore(tmp_path, name)
             store.folder.mkdir(parents=True)

@@ -160,8 +160,8 @@ def asking(url, rows=1, temperature=0.0):
 @pytest.mark.parametrize("rows", [1, 2])
 def test_energy_is_metered_from_the_first_chunks_to_the_last(rows):
     window = []
-    meter = SimpleNamespace(begin=lambda: window.append(time.perf_counter()))
-    meter.end = meter.begin
+    meter = SimpleNamespace(begin_window=lambda: window.append(time.perf_counter()))
+    meter.end_window = meter.begin_window
     with serving(Completions(lambda _: ANSWER, delays=[0.2, 0.1, 0.1])) as served:
         start = time.perf_counter()
         asking(served.url, rows).generate(REQUESTS[:rows], 0, meter=meter)
