@@ -53,20 +53,23 @@ def test_the_rule_that_is_printed_is_one_that_an_installed_package_has():
     assert rule.read_text("utf-8").strip() in EXTENDING
 
 
-LOSSLESS = """
+CHECK = """
 from spec_bench.audit.catalogue import WARM, iter_audit_cases
 from spec_bench.audit.decoders import enumerate_decoder_error
 
 cases = [case for case in iter_audit_cases("exact") if case.name.startswith("fork 2x2")]
 error, outcomes = enumerate_decoder_error(cases[0].config, WARM)
 assert error < 1e-12 and outcomes > 100
+from spec_bench.metrics.quality import compute_score_columns
+columns, _ = compute_score_columns("shared_words", ["a", "b"] * 3, [["a c"], ["b"]] * 3)
+assert columns["shared_words"].value == 0.75
 """
 
 
-def test_the_policy_that_is_printed_is_lossless_and_has_present_names():
-    policy = re.findall(r"```python\n([^`]*@policy[^`]*)", EXTENDING)[0]
+def test_the_policy_that_is_printed_is_lossless_and_the_score_scores():
+    printed = "".join(re.findall(r"```python\n([^`]*@(?:policy|SCORES)\([^`]*)", EXTENDING))
     subprocess.run(
-        [sys.executable, "-W", "error::FutureWarning", "-c", policy + LOSSLESS], check=True
+        [sys.executable, "-W", "error::FutureWarning", "-c", printed + CHECK], check=True
     )
 
 

@@ -104,12 +104,12 @@ class MeanScore(Score):
         return {self.name: mean_interval(best)}
 
 
-def _register_score_column(name: str, kind: type[Score], **facts: Any) -> type[Score]:
+def _register_score_column(name: str, score_class: type[Score], **facts: Any) -> type[Score]:
     """Registers the score's column, described by ``facts`` if it is another package's; returns the
     score's class.
     """
     get_or_register_column(name, facts)
-    return kind
+    return score_class
 
 
 SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _register_score_column)
