@@ -15,6 +15,7 @@ class GenerationArrays:
     """Arrays (lines,) of the lines' columns and of ``Generation``'s properties; NaN if unknown."""
 
     delivered = property(lambda self: self.tokens)
+    decoded = property(lambda self: self.tokens_in_decode_s)  # the former name, for one version
     calls = cached_property(lambda self: _get_list_lengths(self._get_list_column("step_accepted")))
     accepted = property(lambda self: _sum_each_list(self.calls, self._get_step_values("accepted")))
     walked = property(

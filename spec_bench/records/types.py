@@ -20,10 +20,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from spec_bench.records.ends import StopCriteria
 from spec_bench.records.sampling import SamplingSettings
+from spec_bench.settings.former import FormerMembers
 from spec_bench.system.errors import UsageError
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
@@ -155,13 +156,14 @@ class ServerChunks:
 
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(FormerMembers):
     """Everything measured while one prompt was decoded.
 
     Seconds are wall seconds with the device synchronised at both ends. Rows of one batch share its
     seconds equally, so that the sum over generations is the elapsed time.
     """
 
+    former_members: ClassVar = {"decoded": "tokens_in_decode_s"}
     prompt_id: str  # the request's
     tokens: tuple[int, ...]  # delivered token ids, the end-of-sequence token included
     finish: Finish  # `stop` or `length`

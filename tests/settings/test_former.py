@@ -10,6 +10,7 @@ from spec_bench.core.draws import SeededSource
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, DraftState
 from spec_bench.measure.energy.meters import EnergyMeter
+from spec_bench.records.types import Generation
 from spec_bench.report.claims.ask import Comparison
 from spec_bench.report.claims.contrast import Difference
 from spec_bench.tree.base import GrownTree
@@ -38,7 +39,9 @@ def test_an_object_is_found_by_its_former_name_with_a_warning(module, former, na
         imported.Nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("base", [Drafter, DraftState, EnergyMeter, GrownTree, SeededSource])
+@pytest.mark.parametrize(
+    "base", [Drafter, DraftState, EnergyMeter, Generation, GrownTree, SeededSource]
+)
 def test_every_present_name_of_a_renamed_member_exists_and_no_former_one(base):
     assert base.former_members
     assert not [name for name in base.former_members.values() if not hasattr(base, name)]
