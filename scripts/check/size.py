@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (365_100, 8_600),
+    "spec_bench": (365_000, 8_600),
     "conf": (0, 8_300),
-    "tests": (332_900, 16_000),
+    "tests": (333_300, 16_000),
     "scripts": (84_700, 200),
     "experiments": (15_700, 8_540),
 }

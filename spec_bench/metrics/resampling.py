@@ -54,6 +54,16 @@ def pseudo_values(statistic: Statistic, columns: ArrayLike) -> Array:
     return np.asarray(prompts * total - (prompts - 1) * leave_one_out(statistic, data))
 
 
+def label_clocks(shares: Array) -> Array:
+    """Labels prompts [P] so that those that share a clock in any repeat have the same label.
+    ``shares`` [repeats, P] are equal for the prompts that share a clock.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    is_shared = (shares[:, :, None] == shares[:, None, :]).any(axis=0)
+    return np.asarray(connected_components(is_shared, directed=False)[1], float)
+
+
 def sum_by_clock(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
     """Sums prompts that share a clock, (..., repeats, prompts) -> (..., repeats, clocks). Fewer
     than ``FEWEST`` clocks become one block. Without clocks, or for fewer than ``FEWEST`` prompts,

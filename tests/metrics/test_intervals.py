@@ -19,7 +19,12 @@ from spec_bench.metrics.intervals import (
     widen_to_tau_width,
 )
 from spec_bench.metrics.p_values import p_value_above, sign_flip_p_value
-from spec_bench.metrics.resampling import SumOfStatistics, bootstrap_interval, sum_by_clock
+from spec_bench.metrics.resampling import (
+    SumOfStatistics,
+    bootstrap_interval,
+    label_clocks,
+    sum_by_clock,
+)
 from spec_bench.metrics.score_intervals import (
     mean_interval,
     score_difference_interval,
@@ -330,6 +335,14 @@ def test_rows_of_one_clock_are_one_block_and_fewer_than_five_clocks_are_one_alto
         assert summed.shape == (2, 1, clocks if clocks == 5 else 1)
         assert summed.sum() == pytest.approx(table.sum())
         assert (ratio_interval(*summed).ends is not None) == (clocks == 5)
+
+
+def test_prompts_that_share_a_clock_in_any_repeat_are_of_one_label():
+    assert label_clocks(np.array([[0.1, 0.1, 0.2, 0.3]])).tolist() == [0, 0, 1, 2]
+    assert label_clocks(np.array([[0.1, 0.1, 0.2, 0.3], [0.4, 0.5, 0.5, 0.6]])).tolist() == [
+        *(0, 0, 0),
+        1,
+    ]
 
 
 def test_one_block_measured_in_three_rounds_has_students_t_over_these_and_in_two_no_ends():

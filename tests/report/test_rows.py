@@ -93,6 +93,23 @@ def test_seeds_that_are_each_surely_faster_are_so_together_and_others_ask_for_se
     assert ("more seeds may decide" in page) == (not sure)
 
 
+@pytest.mark.parametrize("device", ["cpu", "server"])  # a server's requests have own clocks
+def test_seeds_of_prompts_that_share_a_clock_have_no_interval_of_their_rates(device, tmp_path):
+    own = {"batch_size": 6, "device": device}
+    cells = seeds(*[{"token_rate": rate, "speedup": rate} for rate in (9.0, 9.5)], **own)
+    base = [
+        row("ar", **EMBEDDED, **own, token_rate=1.0, speedup=1.0, seed=seed, run_id=f"ar-{seed}")
+        for seed in (0, 1)
+    ]
+    file = table_of(tmp_path, *base, *cells)
+    for seed, counts in enumerate((FIRST, SECOND)):
+        record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
+        record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
+    _, chain = pool_seeds(read_results_file(file), RecordReader(file)).to_dict("records")
+    has_ends = [pd.notna(chain[f"{name}_low"]) for name in ("token_rate", "speedup")]
+    assert has_ends == [device == "server"] * 2
+
+
 def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_path):
     wrong = ("block_efficiency", "token_rate", "speedup")
     cells = seeds(dict.fromkeys(wrong, 9.0), dict.fromkeys(wrong, 9.5), mbsu=9.0)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from spec_bench.metrics import CellRecords, PromptSums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import get_non_ratio_statistic
-from spec_bench.metrics.resampling import sum_by_clock
+from spec_bench.metrics.resampling import label_clocks, sum_by_clock
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.parquet import RETIMED_SUFFIX, PackedRecords, Scored
 from spec_bench.records.types import Generation
@@ -247,9 +247,9 @@ class RecordReader:
             shares_clock = _is_remeasured(name) and count_prompts_per_clock(rows[largest]) > 1
             # The share of host overhead identifies a clock: its prompts have the same share.
             clocks = get_table("host_overhead") if shares_clock else None
-            shares = () if clocks is None else np.divide(*clocks[largest, :, 0]).round(9)
+            shared = () if clocks is None else label_clocks(np.divide(*clocks[largest]).round(9))
             table = get_table(name)
-            return None if table is None else sum_by_clock(table, shares)
+            return None if table is None else sum_by_clock(table, shared)
 
         return sum_clocks
 

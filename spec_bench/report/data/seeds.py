@@ -70,7 +70,8 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
         return rows
     records = records or RecordReader(Path(files.RESULTS))
     places = _list_baseline_key_by_row(rows)
-    runs = to_rows(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
+    run_columns = ("run_id", "seed", "file", "batch_size", "device")  # the last two tell clocks
+    runs = to_rows(rows[[name for name in run_columns if name in rows]])
     baseline_places = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
     baselines = {places[place]: runs[place] for place in baseline_places}
     names = list(rows.columns)
