@@ -327,7 +327,7 @@ def test_longer_requests_in_a_cache_that_has_room_are_recorded_anew():
         assert decoder.recordings is first
         longer = [replace(each, max_new_tokens=80) for each in asked(1)]
         decoder._scorer.cache.grow_and_clear(1, 200)  # as for another decoder
-        decoder._over = [(id(decoder._scorer.cache), decoder._scorer.cache.growth_count)]
+        decoder._cache_states = [(id(decoder._scorer.cache), decoder._scorer.cache.growth_count)]
         prepared(decoder, longer)
         assert max(most for _, most in decoder.recordings.graphs) > max(
             most for _, most in first.graphs

@@ -237,7 +237,7 @@ class _Indexed(TorchFunctionMode):
         named = {key: indexed(value) for key, value in (kwargs or {}).items()}
         if named.pop("pin_memory", False):  # a driver's to do
             made = func(*map(indexed, args), **named)
-            made.pin_revisions_and_stop_rule = True
+            made.pinned = True
             return made
         return func(*map(indexed, args), **named)
 
@@ -400,7 +400,7 @@ class SimCuda(TorchDispatchMode):
         home = asked is not None and asked.type != "cuda"
         if (name == "_to_copy" and asked is not None) or name == "copy_":
             blocking = not (kwargs.get("non_blocking") or (name == "copy_" and args[2:] == (True,)))
-            pinned = any(getattr(each, "pin_revisions_and_stop_rule", False) for each in args[:2])
+            pinned = any(getattr(each, "pinned", False) for each in args[:2])
             asynchronous = not blocking and pinned
             return self._copied(func, name, args, result, back, home, bool(sims), not asynchronous)
         self._count(func, name, args)
