@@ -44,10 +44,8 @@ def build_merged_beam_tree(root: Tensor, beams: Tensor) -> Tree:
 def build_separate_beam_tree(root: Tensor, beams: Tensor) -> Tree:
     """Builds a tree per row with a chain for every beam [R, W, L], without merging."""
     width, length = beams.shape[1:]
-    tree = Tree(TreeShape((width,) * length, (width,) * length), root, "deterministic")
-    chain = torch.arange(width, device=beams.device)
-    for level in range(length):
-        tokens = beams[:, :, level]
-        parent = chain if level else torch.zeros_like(chain)
-        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
+    shape = TreeShape((width,) * length, (width,) * length)
+    tree = Tree(shape, root, "deterministic", shape.even_parents)
+    for tokens in beams.unbind(2):
+        tree.add_level(tokens, None, None, None)
     return tree

@@ -180,43 +180,16 @@ class Tree:
     @classmethod
     def from_nodes(
         cls,
-        shape: VariableLevelShape,
-        root: Tensor,
-        nodes_below_root: tuple[Tensor, Tensor, Tensor, Tensor],
-        log_q: Tensor | None,
-    ) -> Tree:
-        """Makes a fully grown tree from token, parent, depth and presence of every node below the
-        root, each [R, n]; an absent node has another node's parent. ``log_q`` [R, 1 + n, V] are the
-        log-probabilities proposed below each node, None if the proposals are one-hot.
-        """
-        tree = cls(TreeShape((), ()), root)
-        tokens, parent, depth, valid = nodes_below_root
-        tree.shape = shape
-        tree.grown = shape.depth
-        tree.tokens = torch.cat([tree.tokens, tokens], dim=1)
-        tree.parent = torch.cat([tree.parent, parent], dim=1)
-        tree.row_depths = torch.cat([tree.parent[:, :1], depth], dim=1)
-        tree.valid = torch.cat([tree.valid, valid], dim=1)
-        tree.ancestors = ancestor_mask(tree.parent, shape.depth)
-        tree.q = [None] * shape.depth
-        if log_q is None:
-            tree.log_q = [None] * shape.depth
-        else:
-            tree.log_q = [log_q[:, :1], *[log_q[:, 1:]] * (shape.depth - 1)]
-        return tree
-
-    @classmethod
-    def from_levels(
-        cls,
         shape: TreeShape,
         tokens: Tensor,
         parent: Tensor,
         valid: Tensor,
+        siblings: Siblings,
     ) -> Tree:
         """Makes a fully grown tree of one-hot proposals from token, parent and presence of every
-        node, the root included, each [R, N]. Absent nodes have no children.
+        node, the root included, each [R, N]; an absent node has another node's parent.
         """
-        tree = cls(TreeShape((), ()), tokens[:, 0], "deterministic")
+        tree = cls(TreeShape((), ()), tokens[:, 0], siblings)
         tree.shape = shape
         tree.grown = shape.depth
         tree.tokens = tokens

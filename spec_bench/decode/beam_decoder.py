@@ -138,12 +138,7 @@ class BeamForest:
         starts = [len(row.trunk) + row.drafted_nodes for row in rows]
         pairs = zip(rows, self._input_nodes, strict=True)
         inputs = [[node - row.drafted_nodes for node in row_nodes] for row, row_nodes in pairs]
-        return [
-            HostDeviceInts(nodes),
-            HostDeviceInts(positions),
-            HostDeviceInts(starts),
-            HostDeviceInts(inputs),
-        ]
+        return [HostDeviceInts(part) for part in (nodes, positions, starts, inputs)]
 
     def copy_inputs_to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copies the host's numbers and ``tensors`` to the device in one transfer; returns the
@@ -155,8 +150,10 @@ class BeamForest:
             self._trie_tokens,
             self._forest_starts,
             self._input_starts,
+            self._input_nodes,
+            self._input_positions,
+            *self._draft_inputs,
         ]
-        numbers += [self._input_nodes, self._input_positions, *self._draft_inputs]
         if self._ragged:
             numbers += [self._target_order, self._logits_order]
         self._trie_visible, *copies = copy_to_device(
@@ -187,7 +184,7 @@ class BeamForest:
         index = nodes.get_tensor(self.device)
         tokens = _gather_positions(self._trie_tokens.get_tensor(self.device), index)
         mask = _gather_positions(self._trie_visible, index)
-        mask = _resize_mask_columns(mask, self._max_drafted + index.shape[1])
+        mask = pad(mask, (0, self._max_drafted + index.shape[1] - mask.shape[-1]))
         logits = self._run_nodes(
             model, cache, starts, tokens, positions.get_tensor(self.device), mask
         )
@@ -224,7 +221,7 @@ class BeamForest:
         cached_count = max(
             size - width for size, width in zip(self._trie_sizes, self.widths, strict=True)
         )
-        mask = _resize_mask_columns(mask, cached_count + tokens.shape[1])
+        mask = pad(mask, (0, cached_count + tokens.shape[1] - mask.shape[-1]))
         logits = self._run_nodes(model, cache, self._input_starts, tokens, positions, mask)
         return (
             _gather_positions(logits, self._logits_order.get_tensor(logits.device))
@@ -254,11 +251,6 @@ def _gather_positions(values: Tensor, index: Tensor) -> Tensor:
     U, ...].
     """
     return values[cached_arange(len(index), values.device).unsqueeze(1), index]
-
-
-def _resize_mask_columns(mask: Tensor, columns: int) -> Tensor:
-    """Cuts a mask [..., C] to a number of columns, or pads it with False."""
-    return pad(mask, (0, columns - mask.shape[-1]))
 
 
 @dataclass

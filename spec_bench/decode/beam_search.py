@@ -13,15 +13,9 @@ from typing import ClassVar
 import torch
 
 from spec_bench.core import processes
-from spec_bench.core.warp import (
-    raw_next_log_probs,
-)
+from spec_bench.core.warp import raw_next_log_probs
 from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.decode.beam_step import (
-    Beam,
-    BeamRow,
-    CacheMoves,
-)
+from spec_bench.decode.beam_step import Beam, BeamRow, CacheMoves
 from spec_bench.decode.rows import require_distributions
 from spec_bench.records.types import StepRecord, TokenCount
 
@@ -47,7 +41,7 @@ class BeamSearch(BeamDecoder):
             logits.to(self.settings.dtype), torch.zeros_like(parents.stopped), parents.tokens
         )
         joint = (parents.log_likelihood.unsqueeze(-1) + log_p).flatten(1)
-        ends = max((len(row.request.stop_ids) for row in active), default=0)
+        ends = max(len(row.request.stop_ids) for row in active)
         best = joint.topk(min(max(2, 1 + ends) * self.plan.width, joint.shape[1]), dim=-1)
         likeliest = torch.cat([best.values, best.indices.double()], dim=1)
         processes.copy_from_first_process(likeliest)

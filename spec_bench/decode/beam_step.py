@@ -489,7 +489,7 @@ def _copy_outcomes_to_host(
         ]
         parents = [[int(cell) // vocab for cell in cells] for cells in drafts]
         tokens = [[int(cell) % vocab for cell in cells] for cells in drafts]
-        layer_widths = tuple(int(value) for value in all_widths[: int(layer)])
+        layer_widths = tuple(map(int, all_widths[: int(layer)]))
         row_valid_logits = bool(logits_flags[0]), all(logits_flags[1:])
         outcomes.append(
             BeamOutcome(

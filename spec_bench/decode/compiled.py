@@ -59,9 +59,8 @@ class CompiledIteration:
         try:
             if self._function is None:
                 graph = make_fx(lambda *tensors: self._trace(*tensors))(*tensors)
-                options = INDUCTOR_OPTIONS
                 self._function = torch.compile(
-                    graph, fullgraph=True, dynamic=False, options=options
+                    graph, fullgraph=True, dynamic=False, options=INDUCTOR_OPTIONS
                 )
                 self._mask_parts = None
             path, packed_verdicts = self._function(*tensors)

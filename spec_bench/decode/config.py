@@ -9,7 +9,7 @@ keys and declares the blocks that it works with. This module checks that the blo
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
@@ -206,25 +206,19 @@ class DecoderConfig:
             )
         models = self._select_drafts(target, drafts)
         pool = pool or CachePool()
+        mark = self.verifier.mark
         if isinstance(self.verifier, BeamVerifier):
             kind = BeamSearch if self.verifier.searches else BeamDecoder
             tree: Any = self.tree
             plan = BeamPlan(tree.width, length_penalty=self.verifier.length_penalty)
             if self.drafts:
-                plan = replace(
-                    plan,
-                    depth=tree.depth,
-                    threshold=tree.threshold,
-                    min_width=tree.least,
-                    one_cache=self.verifier.one_cache,
-                )
-            mark = self.verifier.mark
+                drafting = tree.depth, tree.threshold, tree.least, self.verifier.one_cache
+                plan = BeamPlan(tree.width, *drafting, plan.length_penalty)
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
         assert isinstance(self.tree, GrownTree)
         if isinstance(self.verifier, TransformersDecoding):
             assistance = make_assistance(self.drafter, self.tree, self.verifier, models)
             calls = self.drafter.count_draft_calls(self.tree.shape.depth)
-            mark = self.verifier.mark
             module = require_transformers_module(self.error_prefix, target)
             return GenerateDecoder(
                 self.name, module, models, assistance, settings, rows, mark, calls
@@ -242,7 +236,7 @@ class DecoderConfig:
             self.verifier.judge(tree.shape.depth),
             settings,
             rows,
-            lossless=self.verifier.mark,
+            lossless=mark,
             tree_attention=self.tree_attention,
             pool=pool,
             heads=checked_heads,

@@ -166,9 +166,9 @@ class Decoder(DecodingLoop[Row]):
             self.policy.waits_for_device
             or not self.draft_state.recordable
             or not self.tree_attention
+            or self.make_draws is not SeededSource
+            or processes.count_torchrun_processes() > 1
         ):
-            return None
-        if self.make_draws is not SeededSource or processes.count_torchrun_processes() > 1:
             return None
         while True:
             draws = self.make_greedy_if_cold(DrawRecorder([torch.Generator(self.target.device)]))
@@ -331,9 +331,11 @@ class Decoder(DecodingLoop[Row]):
         if hidden is not None:
             self.draft_state.observe_path(hidden, result.path, result.accepted)
         depth = tree.shape.depth
+        # A drafter of a fixed number of passes runs no node below the root.
+        only_root_is_cached = tree.rearranged or self.drafter.passes is not None
         layout = VerdictLayout(
             depth,
-            1 if tree.rearranged else depth,
+            1 if only_root_is_cached else depth,
             (tree.shape.size, *(level.shape[1] for level in tree.largest_logits)),
         )
         return IterationResult(result.path, pack_verdicts(tree, logits, result), layout)
@@ -350,7 +352,7 @@ class Decoder(DecodingLoop[Row]):
         self.draft_state.commit(lengths, nodes, path, layout.cached_levels)
 
     def move_row(self, row: Row, source: int, target: int) -> None:
-        self._scorer.move_row(source, target, row.cache_length)
+        self._scorer.move_row(source, target, len(row.tokens) - 1)  # all but the root
         self.draft_state.move_row(source, target)
 
     def take_forward_s(self) -> tuple[float, float]:

@@ -20,8 +20,8 @@ def require_distributions(
         if not is_valid:
             raise PromptError(
                 prompt_id,
-                f": the {role}'s logits hold NaN, +inf or nothing but -inf, so there is no law to "
-                "decode by",
+                f": the {role}'s logits hold NaN, +inf or nothing but -inf, so they make no "
+                "distribution",
             )
 
 
@@ -73,11 +73,6 @@ class Row(AnswerRow):
     finish: Finish | None = None  # why it ended, None while it runs
     # of the delivered tokens under the target at temperature 1, natural log
     log_likelihood: float = 0.0
-
-    @property
-    def cache_length(self) -> int:
-        """Committed tokens in the target's cache: all but the root."""
-        return len(self.tokens) - 1
 
     def commit(
         self,

@@ -13,10 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.host_device import cached_arange
 from spec_bench.draft.base import DraftResources, DraftState
-from spec_bench.draft.layers import AttentionFunction, DecoderBlock, LayerCacheSizes, Rotation
+from spec_bench.draft.layers import AttentionFunction, DecoderBlock, Rotation
 from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.architectures import compute_rotary_frequencies
-from spec_bench.engine.cache import SlotCache
+from spec_bench.engine.cache import LayerLayout, SlotCache
 from spec_bench.engine.model import ForwardTimer
 
 TensorFunction = Callable[[Tensor], Tensor]
@@ -73,10 +73,14 @@ class CachedHead(DraftHeads):
         return super().parameter_count - embedding_count
 
     @property
-    def layer_cache_sizes(self) -> Sequence[LayerCacheSizes]:
-        """Sizes of each layer's cache entry for a token."""
+    def cache_layouts(self) -> Sequence[LayerLayout]:
+        """Layout of each layer's keys and values."""
         shape = self.shape
-        return [LayerCacheSizes(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
+        return [self._make_layout(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
+
+    def _make_layout(self, heads: int, key_dim: int, value_dim: int) -> LayerLayout:
+        like = self._first_parameter
+        return LayerLayout(heads, key_dim, value_dim, like.dtype, like.device)
 
     def compute_rotation(self, positions: Tensor) -> Rotation:
         """Computes the rotation at positions [R, T]."""
@@ -97,17 +101,10 @@ class CachedHead(DraftHeads):
 
     @property
     def bytes_per_slot(self) -> int:  # type: ignore[override]
-        widths = sum(
-            layer.heads * (layer.key_dim + layer.value_dim) for layer in self.layer_cache_sizes
-        )
-        return widths * self._first_parameter.element_size()
+        return sum(layout.bytes_per_slot for layout in self.cache_layouts)
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
-        from spec_bench.engine.cache import LayerLayout, SlotCache  # needs transformers
-
-        like = self._first_parameter
-        layouts = [LayerLayout(*layer, like.dtype, like.device) for layer in self.layer_cache_sizes]
-        return SlotCache(layouts, rows, slots)
+        return SlotCache(self.cache_layouts, rows, slots)
 
     def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
         """Computes logits [..., V'] from outputs [..., D]; ``project`` is the
@@ -167,12 +164,10 @@ class LastHiddenDraftState(DraftState):
     def __init__(self, resources: DraftResources) -> None:
         self._heads = resources.heads
         self._vocab = resources.target.vocab_size
-        self._first_parameter = next(resources.heads.parameters())
+        like = next(resources.heads.parameters())
         # [rows, D]; zeros after a prompt of one token, which gives no hidden state
-        self._hidden = self._first_parameter.new_zeros(
-            (resources.rows, resources.heads.shape.hidden)
-        )
-        self._timer = ForwardTimer(self._first_parameter.device)
+        self._hidden = like.new_zeros((resources.rows, resources.heads.shape.hidden))
+        self._timer = ForwardTimer(like.device)
 
     def start_row(self, row: int, prompt: Sequence[int]) -> None:
         self._hidden[row] = 0
@@ -193,23 +188,10 @@ def make_cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
     ``SlotCache.begin_pass``.
     """
 
-    def attend(
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None = None,
-    ) -> Tensor:
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
         keys, values = cache.layers[layer].update(k, v)
         gqa = q.shape[1] != keys.shape[1]
-        return scaled_dot_product_attention(
-            q,
-            keys,
-            values,
-            attn_mask=mask,
-            scale=scale,
-            enable_gqa=gqa,
-        )
+        return scaled_dot_product_attention(q, keys, values, mask, scale=scale, enable_gqa=gqa)
 
     return attend
 
@@ -253,6 +235,12 @@ class HeadCacheDraftState(DraftState):
         for row, (length, committed_count) in enumerate(zip(lengths, kept_counts, strict=True)):
             self._cached_counts[row] = length
             self._pending_counts[row] = committed_count
+
+    def finish_pass(self, outputs: Tensor) -> Tensor:
+        """Computes the logits [..., V] of a pass's outputs [..., D] and stops the timer."""
+        logits = self._head.compute_logits(outputs, self._target.project, self._target.vocab_size)
+        self._timer.stop()
+        return logits
 
     def count_max_pending(self, rows: int, fixed: bool) -> int:
         """Returns P, the largest number of pending entries of the first ``rows`` rows, or of any

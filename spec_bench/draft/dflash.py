@@ -8,8 +8,8 @@ whole context and to each other. Row i guesses the token at n + i or, if guesses
 token (DSpark, arXiv 2607.05147), the token at n + i + 1. DSpark adds W2 W1[x] to the logits after
 token x.
 
-| family | ids of the target's layers name | where | | z-lab | a block's output | ``dflash_config``,
-or the top level | | vllm-project/speculators | a block's input | ``aux_hidden_state_layer_ids`` |
+Ids of the target's layers name blocks' outputs in z-lab's files (``dflash_config``, or the top
+level), and blocks' inputs in those of vllm-project/speculators (``aux_hidden_state_layer_ids``).
 
 Letters: R rows, T tokens, P pending context entries, B tokens of a block, D width of the head, W
 width of the target's hidden states that it reads, K levels, V and V' vocabularies, r Markov rank.
@@ -17,7 +17,7 @@ width of the target's hidden states that it reads, K levels, V and V' vocabulari
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +45,14 @@ from spec_bench.draft.layers import (
     to_transformers_config,
 )
 from spec_bench.draft.levels import OnePassDraftState
-from spec_bench.draft.network import DraftHeads, HeadPlan, PublicCheckpoint, load_weights
+from spec_bench.draft.network import (
+    CheckpointConfig,
+    DraftHeads,
+    HeadPlan,
+    PublicCheckpoint,
+    TensorsByName,
+    load_weights,
+)
 from spec_bench.engine.cache import WritePlan, adjacent_slots
 from spec_bench.engine.model import Layers
 from spec_bench.system.errors import UsageError
@@ -78,7 +85,7 @@ class DFlashShape(LayerSizes):
         return self.block if self.from_known else self.block - 1
 
 
-def read_dflash_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
+def read_dflash_shape(weights: TensorsByName, config: CheckpointConfig) -> DFlashShape:
     """Reads the shape of a checkpoint from its config and its weights, under our names and without
     maps of the vocabulary. Raises UsageError if a switch is not supported or a size is missing.
     """
@@ -201,36 +208,26 @@ class DFlashHead(CachedHead):
         return super().compute_own_logits(output, project)
 
     @classmethod
-    def make_untrained(
-        cls,
-        plan: HeadPlan,
-        hidden: int,
-        vocab: int,
-        get_output_weight: Callable[[], Tensor],
-    ) -> DFlashHead:
+    def make_untrained(cls, plan: HeadPlan) -> DFlashHead:
         """Makes layers of the target's sizes that read its hidden states at even distances, as
         z-lab's heads do. For K guesses a block has K + 1 tokens.
         """
         target_config = plan.target
         blocks = int(target_config.get("num_hidden_layers", 4))
         count = min(plan.blocks + 1, blocks - 1) if plan.blocks > 1 else 1
-        distances = (
-            [1 + round(i * (blocks - 4) / (count - 1)) for i in range(count)] if count > 1 else []
-        )
-        places = sorted(
-            {min(max(place + 1, 1), blocks - 1) for place in distances or [blocks // 2]}
-        )
+        first = 2 if count > 1 else blocks // 2 + 1
+        places = torch.linspace(first, blocks - 2, count).round().clamp(1, blocks - 1).unique()
         shape = DFlashShape(
-            **get_sizes_like_target(plan, hidden, vocab),
-            layer_ids=tuple(places),
+            **get_sizes_like_target(plan),
+            layer_ids=tuple(places.int().tolist()),
             mask_token=plan.mask_token,
             block=plan.guesses + 1,
             own_outputs=plan.ids is not None,
         )
-        head = cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
-        if head.ids is not None:
+        head = cls(shape, plan.ids_tensor)
+        if shape.own_outputs:
             with torch.no_grad():
-                head.lm_head.weight.copy_(get_output_weight()[head.ids])
+                head.lm_head.weight.copy_(plan.get_known_output_weight())
         return head
 
     @classmethod
@@ -239,13 +236,13 @@ class DFlashHead(CachedHead):
         return cls(DFlashShape(*sizes, block=4, mask_token=0, layer_ids=(2,)))
 
     @classmethod
-    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: CheckpointConfig) -> Path | None:
         ours = "dflash_config" in config or config.get("speculators_model_type") in _KINDS
         path = folder / eagle_files.FILE
         return path if ours and path.is_file() else None
 
     @classmethod
-    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
+    def from_weights(cls, weights: TensorsByName, config: CheckpointConfig) -> DFlashHead:
         our_weights, ids = eagle_files.rename_weights_and_read_ids(weights)
         # The policy, not a confidence head, selects the proposals to verify.
         our_weights = {
@@ -326,9 +323,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
         self._outputs = head.compute_block_outputs(
             block, rotation, make_cache_attention(self._cache, mask)
         )
-        logits = head.compute_logits(self._outputs, self._target.project, self._target.vocab_size)
-        self._timer.stop()
-        return logits
+        return self.finish_pass(self._outputs)
 
     def compute_token_term(self, tokens: Tensor, level: int) -> Tensor:
         bias = self._head.markov_head(tokens, self._outputs[:, level : level + 1])

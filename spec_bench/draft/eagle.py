@@ -172,9 +172,7 @@ class EagleDraftState(HeadCacheDraftState):
         self._outputs = (
             output if earlier_outputs is None else torch.cat([earlier_outputs, output], dim=1)
         )
-        logits = self._head.compute_logits(output, self._target.project, self._target.vocab_size)
-        self._timer.stop()
-        return logits.unsqueeze(2)
+        return self.finish_pass(output).unsqueeze(2)
 
     def move_row(self, source: int, target: int) -> None:
         super().move_row(source, target)
@@ -207,20 +205,16 @@ class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
 
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
-        rows = len(committed)
         pending = len(self._pending_tokens[0])
         mask_count = self._level_count - 1
         device = self._pending_hidden.device
         mask = self._head.shape.mask_token
         root_index = self._root_index.get_tensor(device).unsqueeze(1)
         tokens = append_masks(self._pending_tokens.get_tensor(device), root_index, mask_count, mask)
-        features_in = self._pending_hidden[:rows, :pending]
+        features_in = self._pending_hidden[: len(committed), :pending]
         features_in = append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
         output = self._run_pending_pairs(tokens, features_in)
-        output = gather_consecutive(output, root_index, self._level_count)
-        logits = self._head.compute_logits(output, self._target.project, self._target.vocab_size)
-        self._timer.stop()
-        return logits
+        return self.finish_pass(gather_consecutive(output, root_index, self._level_count))
 
 
 @drafter("eagle3")

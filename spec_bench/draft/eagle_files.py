@@ -1,16 +1,15 @@
 """Files of EAGLE heads: reads four public families, which their tensors tell apart; writes two.
 
-| family | file | tensors | | SafeAILab EAGLE-1 | pytorch_model.bin | fc [D, 2D], layers.0.*, no
-input norm, no last layer | | SafeAILab, lmsys, SpecForge EAGLE-3 | .bin or .safetensors | fc [D,
-3D], midlayer.*, d2t, t2d | | speculators | model.safetensors | layers.0.* for midlayer.*, with
-embed_tokens | | Model-Optimizer | model.safetensors | the same without embed_tokens and t2d |
+- SafeAILab EAGLE-1, pytorch_model.bin: fc [D, 2D], layers.0.*, no input norm, no last layer
+- SafeAILab, lmsys and SpecForge EAGLE-3, .bin or .safetensors: fc [D, 3D], midlayer.*, d2t, t2d
+- speculators, model.safetensors: layers.0.* for midlayer.*, with embed_tokens
+- Model-Optimizer, model.safetensors: the same without embed_tokens and t2d
 
 Heads are written as speculators' for EAGLE-3 and as SafeAILab's for EAGLE-1, without embeddings,
 because a head reads its target's. Where config and tensors differ, the tensors win. An unknown
 switch is an error that names it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from spec_bench.draft.layers import LayerSizes, read_layer_sizes, to_transformers_config
-from spec_bench.draft.network import PublicCheckpoint
+from spec_bench.draft.network import CheckpointConfig, PublicCheckpoint, TensorsByName
 from spec_bench.system.errors import UsageError
 
 _MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
@@ -65,8 +64,8 @@ class EagleShape(LayerSizes):
 
 def read_eagle_shape(
     version: int,
-    weights: Mapping[str, Tensor],
-    config: Mapping[str, Any],
+    weights: TensorsByName,
+    config: CheckpointConfig,
 ) -> EagleShape:
     """Reads the shape of an EAGLE-1 or EAGLE-3 checkpoint from its config and its weights, under
     our names and without maps of the vocabulary. Raises UsageError if a switch or activation is
@@ -97,7 +96,7 @@ def read_eagle_shape(
     )
 
 
-def _read_mask_token(settings: Mapping[str, Any]) -> int:
+def _read_mask_token(settings: CheckpointConfig) -> int:
     """Reads P-EAGLE's mask token. Raises UsageError if the config names none."""
     for name in _MASKS:
         if settings.get(name) is not None:
@@ -105,7 +104,7 @@ def _read_mask_token(settings: Mapping[str, Any]) -> int:
     raise UsageError(f"config.json of the P-EAGLE head names none of {', '.join(_MASKS)}")
 
 
-def _read_hidden_state_indices(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _read_hidden_state_indices(config: CheckpointConfig) -> tuple[int, ...] | None:
     """Reads the indices in ``hidden_states``; None if the config names none. Raises UsageError
     unless there are three.
     """
@@ -119,14 +118,14 @@ def _read_hidden_state_indices(config: Mapping[str, Any]) -> tuple[int, ...] | N
     return tuple(int(layer_id) + _get_layer_id_shift(config) for layer_id in ids)
 
 
-def _get_layer_id_shift(config: Mapping[str, Any]) -> int:
+def _get_layer_id_shift(config: CheckpointConfig) -> int:
     """Returns the offset from a layer id to its index in ``hidden_states``: 0 in Speculators'
     files, where an id names a block's input, else 1, because it names the output.
     """
     return 0 if "speculators_model_type" in config else 1
 
 
-def _refuse_unknown_settings(config: Mapping[str, Any]) -> None:
+def _refuse_unknown_settings(config: CheckpointConfig) -> None:
     """Raises UsageError if an unknown setting, or an unsupported value, would change the head's
     outputs.
     """
@@ -182,7 +181,7 @@ def _detect_version(path: Path) -> int | None:
 
 
 def rename_weights_and_read_ids(
-    weights: Mapping[str, Tensor],
+    weights: TensorsByName,
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """Renames weights of any family to our names; also returns the target ids of the head's tokens,
     [V'] int64, or None if it knows all tokens. Raises UsageError if the two maps of the vocabulary
@@ -213,10 +212,10 @@ def rename_weights_and_read_ids(
 
 
 def add_vocabulary_maps(
-    weights: Mapping[str, Tensor],
+    weights: TensorsByName,
     ids: Tensor | None,
     vocab: int,
-) -> dict[str, Tensor]:
+) -> TensorsByName:
     """Adds the maps ``d2t`` and ``t2d`` between the head's tokens and the target's to ``weights``;
     none if ``ids`` is None.
     """
@@ -234,7 +233,7 @@ def add_vocabulary_maps(
 def build_eagle_checkpoint(
     version: int,
     shape: EagleShape,
-    weights: Mapping[str, Tensor],
+    weights: TensorsByName,
     ids: Tensor | None,
 ) -> PublicCheckpoint:
     """Builds a head's weights and config in the public layout."""

@@ -60,13 +60,7 @@ def measure_agreements(
     states = dict(zip(places, hidden[:, :-1].chunk(len(places), dim=-1), strict=True))
     embeddings = head.get_embeddings(ids[:, 1:], target.embed)
 
-    def attend(
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None = None,
-    ) -> Tensor:
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
         gqa = q.shape[1] != k.shape[1]
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
 

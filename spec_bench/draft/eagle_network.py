@@ -12,7 +12,6 @@ vocabularies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -24,7 +23,13 @@ from spec_bench.draft import eagle_files
 from spec_bench.draft.cached_head import FeatureHead, TensorFunction
 from spec_bench.draft.eagle_files import EagleShape, read_eagle_shape
 from spec_bench.draft.layers import AttentionFunction, DecoderBlock, RMSNorm, get_sizes_like_target
-from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
+from spec_bench.draft.network import (
+    CheckpointConfig,
+    HeadPlan,
+    PublicCheckpoint,
+    TensorsByName,
+    load_weights,
+)
 from spec_bench.system.errors import UsageError
 
 
@@ -61,38 +66,28 @@ class EagleHead(FeatureHead):
         raise NotImplementedError
 
     @classmethod
-    def make_untrained(
-        cls,
-        plan: HeadPlan,
-        hidden: int,
-        vocab: int,
-        get_output_weight: Callable[[], Tensor],
-    ) -> EagleHead:
+    def make_untrained(cls, plan: HeadPlan) -> EagleHead:
         """Makes a block of the target's sizes. EAGLE-3's last layer can be initialised from the
         target's.
         """
-        sizes = get_sizes_like_target(plan, hidden, vocab)
+        sizes = get_sizes_like_target(plan)
         sizes |= {"fc_bias": True} if cls.version == 1 else {"fc_norm": plan.fc_norm}
         if plan.masks:
             sizes["mask_token"] = plan.mask_token
-        shape = EagleShape(**sizes)
-        head = cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
+        head = cls(EagleShape(**sizes), plan.ids_tensor)
         if plan.init == "target" and cls.version == 3:
             with torch.no_grad():
-                output_weight = get_output_weight()[:vocab]
-                head.lm_head.weight.copy_(
-                    output_weight if head.ids is None else output_weight[head.ids]
-                )
+                head.lm_head.weight.copy_(plan.get_known_output_weight())
         return head
 
     @classmethod
-    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: CheckpointConfig) -> Path | None:
         if "num_draft_layers" in config:  # ReDrafter's
             return None
         return eagle_files.find_eagle_weights_file(folder, cls.version)
 
     @classmethod
-    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> EagleHead:
+    def from_weights(cls, weights: TensorsByName, config: CheckpointConfig) -> EagleHead:
         our_weights, ids = eagle_files.rename_weights_and_read_ids(weights)
         shape = read_eagle_shape(cls.version, our_weights, config)
         if ids is not None and int(ids.max()) >= shape.vocab:

@@ -6,14 +6,14 @@ of the earlier steps in training.
 Letters: R rows, T tokens, D width, H query heads, K key heads, d head width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spec_bench.draft.network import HeadPlan
+from spec_bench.draft.network import CheckpointConfig, HeadPlan, TensorsByName
 from spec_bench.system.errors import UsageError
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}  # nothing is inherited from the target
@@ -67,8 +67,8 @@ class LayerSizes:
 
 
 def read_layer_sizes(
-    weights: Mapping[str, Tensor],
-    settings: Mapping[str, Any],
+    weights: TensorsByName,
+    settings: CheckpointConfig,
     heads: int,
 ) -> dict[str, Any]:
     """Reads the fields of ``LayerSizes`` from a config and its weights, under our names."""
@@ -89,7 +89,7 @@ def read_layer_sizes(
     }
 
 
-def read_rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_rope_parameters(config: CheckpointConfig) -> dict[str, Any]:
     """Reads ``rope_parameters`` of a config, or ``rope_theta`` and ``rope_scaling`` of an older
     one.
     """
@@ -101,19 +101,19 @@ def read_rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def get_sizes_like_target(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
+def get_sizes_like_target(plan: HeadPlan) -> dict[str, Any]:
     """Returns the fields of ``LayerSizes`` for untrained blocks of the target's sizes."""
     target = plan.target
     heads = int(target.get("num_attention_heads", 1))
     return {
-        "hidden": hidden,
-        "width": hidden,
-        "vocab": vocab,
-        "draft_vocab": vocab if plan.ids is None else len(plan.ids),
+        "hidden": plan.hidden,
+        "width": plan.hidden,
+        "vocab": plan.vocab,
+        "draft_vocab": plan.vocab if plan.ids is None else len(plan.ids),
         "heads": heads,
         "kv_heads": int(target.get("num_key_value_heads") or heads),
-        "head_dim": int(target.get("head_dim") or hidden // heads),
-        "inner": plan.inner or int(target.get("intermediate_size") or 4 * hidden),
+        "head_dim": int(target.get("head_dim") or plan.hidden // heads),
+        "inner": plan.inner or int(target.get("intermediate_size") or 4 * plan.hidden),
         "layers": plan.blocks,
         "eps": float(target.get("rms_norm_eps") or 1e-6),
         "rope": {**ROPE, **(target.get("rope_parameters") or {})},
@@ -140,31 +140,10 @@ def to_transformers_config(shape: LayerSizes) -> dict[str, Any]:
     }
 
 
-class AttentionFunction(Protocol):
-    """Attention function: over a slot cache in decoding, over the earlier steps in training."""
-
-    def __call__(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None = None,
-    ) -> Tensor:
-        """Stores k [R, K, T, d] and v [R, K, T, d'] and computes attention with q [R, H, T, d], H a
-        multiple of K; returns [R, H, T, d']. Scores are multiplied by ``scale`` (None: 1 /
-        sqrt(d)).
-        """
-
-
-class LayerCacheSizes(NamedTuple):
-    """Sizes of a layer's cache entry for a token: number of key heads, widths
-    of keys and values.
-    """
-
-    heads: int
-    key_dim: int
-    value_dim: int
+AttentionFunction = Callable[[int, Tensor, Tensor, Tensor, float | None], Tensor]
+"""Attention over a slot cache in decoding, over the earlier steps in training: a function of the
+layer, q [R, H, T, d], k [R, K, T, d] and v [R, K, T, d'], H a multiple of K, and the scale. Stores
+k and v; returns [R, H, T, d']. Scores are multiplied by the scale (None: 1 / sqrt(d))."""
 
 
 class Rotation(NamedTuple):
@@ -224,7 +203,7 @@ class Attention(nn.Module):
         """[R, T, inputs] -> [R, T, D]."""
         q = self.q_proj(attention_input).unflatten(-1, (-1, self.head_dim))
         q = rotation((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
-        context = attend(layer, q, *self.project_keys_values(attention_input, rotation))
+        context = attend(layer, q, *self.project_keys_values(attention_input, rotation), None)
         return self.o_proj(context.transpose(1, 2).flatten(2))
 
     def project_keys_values(

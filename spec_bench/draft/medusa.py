@@ -13,10 +13,9 @@ Files are as in the public checkpoints (FasterDecoding/medusa-vicuna-*): ``confi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +25,12 @@ from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import LastHiddenDraftState
 from spec_bench.draft.levels import OnePassDraftState
 from spec_bench.draft.network import (
+    CheckpointConfig,
     DraftHeads,
     HeadPlan,
     PublicCheckpoint,
     ResidualBlock,
+    TensorsByName,
     load_weights,
 )
 from spec_bench.system.errors import UsageError
@@ -73,19 +74,13 @@ class MedusaHeads(DraftHeads):
             yield head(hidden)
 
     @classmethod
-    def make_untrained(
-        cls,
-        plan: HeadPlan,
-        hidden: int,
-        vocab: int,
-        get_output_weight: Callable[[], Tensor],
-    ) -> MedusaHeads:
+    def make_untrained(cls, plan: HeadPlan) -> MedusaHeads:
         """Makes heads with blocks that start as the identity. ``init: target`` copies the target's
         last layer to each head, as Medusa's authors do.
         """
-        heads = cls(MedusaShape(hidden, vocab, plan.guesses, plan.blocks))
+        heads = cls(MedusaShape(plan.hidden, plan.vocab, plan.guesses, plan.blocks))
         if plan.init == "target":
-            weight = get_output_weight()[:vocab]
+            weight = plan.get_known_output_weight()
             with torch.no_grad():
                 for name, parameter in heads.named_parameters():
                     if name.endswith(f".{plan.blocks}.weight"):
@@ -97,11 +92,11 @@ class MedusaHeads(DraftHeads):
         return cls(MedusaShape(hidden, vocab, heads=2))
 
     @classmethod
-    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: CheckpointConfig) -> Path | None:
         return next((folder / name for name in _FILES if (folder / name).is_file()), None)
 
     @classmethod
-    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MedusaHeads:
+    def from_weights(cls, weights: TensorsByName, config: CheckpointConfig) -> MedusaHeads:
         """Makes heads from a checkpoint. Counts the heads in the weights, because published configs
         understate their number. Raises UsageError if weights and config do not fit.
         """

@@ -10,7 +10,7 @@ attention and so on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import FeatureHead, TensorFunction
 from spec_bench.draft.eagle import EagleDraftState
-from spec_bench.draft.layers import AttentionFunction, LayerCacheSizes
+from spec_bench.draft.layers import AttentionFunction
 from spec_bench.draft.mtp_files import (
     FILE,
     get_family_tensor_names,
@@ -30,7 +30,14 @@ from spec_bench.draft.mtp_files import (
     rename_to_family_weights,
     rename_to_head_weights,
 )
-from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
+from spec_bench.draft.network import (
+    CheckpointConfig,
+    HeadPlan,
+    PublicCheckpoint,
+    TensorsByName,
+    load_weights,
+)
+from spec_bench.engine.cache import LayerLayout
 from spec_bench.engine.target_blocks import LastBlockFactory, make_transformers_config
 
 
@@ -38,7 +45,7 @@ from spec_bench.engine.target_blocks import LastBlockFactory, make_transformers_
 class MtpShape:
     """Sizes of the layer, which are the target's."""
 
-    config: Mapping[str, Any] = field(repr=False)  # the target's `config.json`
+    config: CheckpointConfig = field(repr=False)  # the target's `config.json`
 
     @property
     def hidden(self) -> int:
@@ -78,25 +85,19 @@ class MtpHead(FeatureHead):
     def _first_parameter(self) -> Tensor:
         return self.eh_proj.weight
 
-    @cached_property
-    def layer_cache_sizes(self) -> Sequence[LayerCacheSizes]:
-        """Sizes of the block's cache entry for a token, from a pass over one."""
-        layers: list[LayerCacheSizes] = []
+    @property
+    def cache_layouts(self) -> Sequence[LayerLayout]:
+        """Layout of the block's keys and values, from a pass over a token."""
+        layouts: list[LayerLayout] = []
 
-        def attend(
-            layer: int,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            scale: float | None = None,
-        ) -> Tensor:
-            layers.append(LayerCacheSizes(k.shape[1], k.shape[3], v.shape[3]))
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+            layouts.append(self._make_layout(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
         zeros = self._first_parameter.new_zeros((1, 1, self.shape.hidden))
         with torch.no_grad():
             self.compute_outputs(zeros, zeros, zeros[..., 0].long(), attend)
-        return layers
+        return layouts
 
     def compute_outputs(
         self,
@@ -123,13 +124,7 @@ class MtpHead(FeatureHead):
         return super().compute_own_logits(self.norm(output), project)
 
     @classmethod
-    def make_untrained(
-        cls,
-        plan: HeadPlan,
-        hidden: int,
-        vocab: int,
-        get_output_weight: Callable[[], Tensor],
-    ) -> MtpHead:
+    def make_untrained(cls, plan: HeadPlan) -> MtpHead:
         """Makes a block of the target's class and sizes."""
         return cls(MtpShape(dict(plan.target)))
 
@@ -145,13 +140,13 @@ class MtpHead(FeatureHead):
     def load_weights_of_kind(
         cls,
         folder: Path,
-        config: Mapping[str, Any],
-    ) -> dict[str, Tensor] | None:
+        config: CheckpointConfig,
+    ) -> TensorsByName | None:
         """Reads the first MTP layer's tensors from a target's files, under their short names."""
         return read_first_mtp_layer(folder, config)
 
     @classmethod
-    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MtpHead:
+    def from_weights(cls, weights: TensorsByName, config: CheckpointConfig) -> MtpHead:
         head = cls(MtpShape(config), "meta")
         return load_weights(
             head, rename_to_head_weights(weights, config, head.state_dict()), assign=True

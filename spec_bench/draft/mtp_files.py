@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from spec_bench.draft.network import CheckpointConfig, TensorsByName
 from spec_bench.system.errors import UsageError
 
 FILE = "model.safetensors"
@@ -56,12 +56,12 @@ MIMO = MtpTensorNames(
 )  # fmt: skip
 
 
-def get_family_tensor_names(config: Mapping[str, Any]) -> MtpTensorNames:
+def get_family_tensor_names(config: CheckpointConfig) -> MtpTensorNames:
     """Returns the tensor names of a target's family."""
     return MIMO if config.get("model_type") == "mimo" else DEEPSEEK
 
 
-def read_first_mtp_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def read_first_mtp_layer(folder: Path, config: CheckpointConfig) -> TensorsByName | None:
     """Reads the tensors of a target's MTP layer, under names without the prefix; None if it has no
     such layer. Raises UsageError if it has several.
     """
@@ -86,10 +86,10 @@ def read_first_mtp_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, T
 
 
 def rename_to_head_weights(
-    weights: Mapping[str, Tensor],
-    config: Mapping[str, Any],
-    head_weights: Mapping[str, Tensor],
-) -> dict[str, Tensor]:
+    weights: TensorsByName,
+    config: CheckpointConfig,
+    head_weights: TensorsByName,
+) -> TensorsByName:
     """Renames the weights of ``read_first_mtp_layer`` to a head's names, which are those of
     ``head_weights``. Raises UsageError if they are quantised.
     """
@@ -104,9 +104,7 @@ def rename_to_head_weights(
     return _join_experts(head_weights_by_name, head_weights)
 
 
-def rename_to_family_weights(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> dict[str, Tensor]:
+def rename_to_family_weights(weights: TensorsByName, config: CheckpointConfig) -> TensorsByName:
     """Renames a head's weights to the names in the family's files."""
     names = get_family_tensor_names(config)
     prefix = names.prefix.format(config["num_hidden_layers"])
@@ -131,9 +129,7 @@ def _find_tensor_files(folder: Path) -> dict[str, Path]:
         return dict.fromkeys(checkpoint.keys(), folder / FILE)
 
 
-def _join_experts(
-    weights: Mapping[str, Tensor], head_weights: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def _join_experts(weights: TensorsByName, head_weights: TensorsByName) -> TensorsByName:
     """Joins the experts' tensors as transformers does: all experts stacked, gate and up
     concatenated.
     """

@@ -18,13 +18,17 @@ from torch import Tensor, nn
 
 from spec_bench.system.errors import UsageError
 
+CheckpointConfig = Mapping[str, Any]
+"""Content of a ``config.json``."""
+TensorsByName = Mapping[str, Tensor]
+
 
 class PublicCheckpoint(NamedTuple):
     """A checkpoint of draft heads in a public layout."""
 
     file_name: str  # of the weights
-    weights: dict[str, Tensor]
-    config: dict[str, Any]  # content of `config.json`
+    weights: TensorsByName
+    config: CheckpointConfig
 
 
 class DraftHeads(nn.Module, ABC):
@@ -53,16 +57,8 @@ class DraftHeads(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def make_untrained(
-        cls,
-        plan: HeadPlan,
-        hidden: int,
-        vocab: int,
-        get_output_weight: Callable[[], Tensor],
-    ) -> DraftHeads:
-        """Makes untrained heads for a target of ``hidden`` width and ``vocab`` tokens;
-        ``get_output_weight`` returns its last layer, [V, D] float32.
-        """
+    def make_untrained(cls, plan: HeadPlan) -> DraftHeads:
+        """Makes untrained heads as planned."""
 
     @classmethod
     @abstractmethod
@@ -70,7 +66,7 @@ class DraftHeads(nn.Module, ABC):
         """Makes the smallest heads that draft at least two tokens, for audits."""
 
     @classmethod
-    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: CheckpointConfig) -> Path | None:
         """Finds the file of weights in a folder with heads of this kind; None if there are none."""
         return None
 
@@ -78,8 +74,8 @@ class DraftHeads(nn.Module, ABC):
     def load_weights_of_kind(
         cls,
         folder: Path,
-        config: Mapping[str, Any],
-    ) -> dict[str, Tensor] | None:
+        config: CheckpointConfig,
+    ) -> TensorsByName | None:
         """Loads the weights from a folder with heads of this kind; None if there are none. Raises
         UsageError if they cannot be used.
         """
@@ -92,7 +88,7 @@ class DraftHeads(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DraftHeads:
+    def from_weights(cls, weights: TensorsByName, config: CheckpointConfig) -> DraftHeads:
         """Makes heads from a public checkpoint's weights and config. Raises UsageError if they do
         not fit.
         """
@@ -105,7 +101,7 @@ class DraftHeads(nn.Module, ABC):
 AnyHeads = TypeVar("AnyHeads", bound=DraftHeads)
 
 
-def load_weights(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False) -> AnyHeads:
+def load_weights(heads: AnyHeads, weights: TensorsByName, assign: bool = False) -> AnyHeads:
     """Loads weights into heads by copying, or with ``assign`` by replacing. Raises UsageError if
     weights are missing or superfluous.
     """
@@ -136,6 +132,9 @@ def scatter_to_vocabulary(
 class HeadPlan:
     """Settings of new heads to train; ``conf/head`` explains them."""
 
+    hidden: int  # D, width of the target's hidden states
+    vocab: int  # V, the target's tokens
+    get_output_weight: Callable[[], Tensor]  # returns the target's last layer, [V, D] float32
     guesses: int  # K, tokens guessed
     blocks: int  # residual blocks
     recurrent: bool = True  # whether a recurrent head has a learned state
@@ -146,6 +145,18 @@ class HeadPlan:
     ids: tuple[int, ...] | None = None  # the target's tokens that the heads know; None: all
     fc_norm: bool = False  # whether EAGLE-3 norms each hidden state before it fuses them
     masks: bool = False  # whether an EAGLE-3 head guesses all levels in one pass (P-EAGLE)
+
+    @property
+    def ids_tensor(self) -> Tensor | None:
+        """The tokens that the heads know, [V'] int64; None: all."""
+        return None if self.ids is None else torch.tensor(self.ids)
+
+    def get_known_output_weight(self) -> Tensor:
+        """Returns the rows of the target's last layer for the tokens that the heads know, [V', D]
+        float32.
+        """
+        weight = self.get_output_weight()[: self.vocab]
+        return weight if self.ids is None else weight[self.ids_tensor]
 
     @property
     def mask_token(self) -> int:

@@ -5,7 +5,6 @@ them. The masks' cache entries are overwritten, and no tree node is ever run, so
 runs the committed tokens that the draft has not seen.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -41,20 +40,6 @@ class PardDraftState(OnePassDraftState, LanguageModelDraftState):
         ids = append_masks(ids, root, self._level_count - 1, self._mask_token)
         logits = run_causal_tokens(model, cache, starts, ids, logits_to_keep=0).logits
         return gather_consecutive(logits, root.to(logits.device), self._level_count)
-
-    def commit(
-        self,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        path: Tensor,
-        cached_levels: int,
-    ) -> None:
-        super().commit(lengths, nodes, path, 1)
-
-    def update_cached_counts(
-        self, lengths: Sequence[int], kept_counts: Sequence[int], cached_levels: int
-    ) -> None:
-        super().update_cached_counts(lengths, kept_counts, 1)
 
 
 @drafter("pard")

@@ -15,10 +15,9 @@ Letters: R rows, W beams, L tokens per beam, V vocabulary, V' the head's vocabul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +27,12 @@ from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import LastHiddenDraftState
 from spec_bench.draft.eagle_files import add_vocabulary_maps, rename_weights_and_read_ids
 from spec_bench.draft.network import (
+    CheckpointConfig,
     DraftHeads,
     HeadPlan,
     PublicCheckpoint,
     ResidualBlock,
+    TensorsByName,
     load_weights,
 )
 
@@ -102,28 +103,22 @@ class RecurrentHead(DraftHeads):
             yield self(hidden, state)
 
     @classmethod
-    def make_untrained(
-        cls,
-        plan: HeadPlan,
-        hidden: int,
-        vocab: int,
-        get_output_weight: Callable[[], Tensor],
-    ) -> RecurrentHead:
+    def make_untrained(cls, plan: HeadPlan) -> RecurrentHead:
         """Makes a head with random weights, except for the blocks, which start as the identity."""
-        shape = RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner)
-        return cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
+        sizes = (plan.hidden, plan.vocab, plan.blocks, plan.recurrent, plan.inner)
+        return cls(RecurrentShape(*sizes), plan.ids_tensor)
 
     @classmethod
     def make_smallest(cls, hidden: int, vocab: int) -> RecurrentHead:
         return cls(RecurrentShape(hidden, vocab, blocks=1))
 
     @classmethod
-    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: CheckpointConfig) -> Path | None:
         is_ours = (folder / _FILE).is_file() and "num_draft_layers" in config
         return folder / _FILE if is_ours else None
 
     @classmethod
-    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> RecurrentHead:
+    def from_weights(cls, weights: TensorsByName, config: CheckpointConfig) -> RecurrentHead:
         width = config.get("exit_dim", 2 * config["hidden_size"])
         shape = RecurrentShape(
             config["hidden_size"],

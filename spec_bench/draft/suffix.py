@@ -165,27 +165,24 @@ def propose_best_below(
     return ScoredGuess(score, levels)
 
 
+@dataclass
 class AnswerMemory(DraftMemory):
     """Trie of earlier answers: those in a file and, with ``keeps_finished``, those of the job."""
 
-    def __init__(
-        self,
-        depth: int,
-        earlier_answers: Sequence[Sequence[int]] = (),
-        keeps_finished: bool = True,
-    ) -> None:
-        self._depth = depth
-        self._earlier_answers = earlier_answers
-        self._keeps_finished = keeps_finished
+    depth: int  # most tokens of a counted string
+    earlier_answers: Sequence[Sequence[int]] = ()
+    keeps_finished: bool = True
+
+    def __post_init__(self) -> None:
         self._reset_to_earlier_answers()
 
     def _reset_to_earlier_answers(self) -> None:
-        self._remembered_answers, self.trie = list[Sequence[int]](), SuffixTrie(self._depth)
-        for answer in self._earlier_answers:
+        self._remembered_answers, self.trie = list[Sequence[int]](), SuffixTrie(self.depth)
+        for answer in self.earlier_answers:
             self.trie.append_text(answer)
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
-        if not self._keeps_finished:
+        if not self.keeps_finished:
             return
         if list(answers[: len(self._remembered_answers)]) != self._remembered_answers:
             self._reset_to_earlier_answers()
@@ -233,13 +230,8 @@ class Suffix(Drafter):
     def file_digest(self) -> str:
         return hash_json(self.earlier_answers) if self.earlier else ""
 
-    def make_memory(self) -> AnswerMemory | None:
-        keeps_finished = self.memory == "finished"
-        return (
-            AnswerMemory(self.depth, self.earlier_answers, keeps_finished)
-            if keeps_finished or self.earlier_answers
-            else None
-        )
+    def make_memory(self) -> AnswerMemory:
+        return AnswerMemory(self.depth, self.earlier_answers, self.memory == "finished")
 
     def make_state(self, resources: DraftResources) -> DraftState:
         """Makes the state of a batch. Raises UsageError if the target lacks a token of the earlier

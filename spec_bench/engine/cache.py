@@ -307,12 +307,12 @@ class CachePool:
         caches in use at the same time need two roles.
         """
         slots *= getattr(model, "stretch", 1)  # texts are longer in another tokenizer
-        if role in self._models_and_caches and self._models_and_caches[role][0] is model:
-            self._models_and_caches[role][1].grow_and_clear(rows, slots)
-        else:
+        if self._models_and_caches.get(role, (None,))[0] is not model:
             self._models_and_caches.pop(role, None)  # before the new one is allocated
             self._models_and_caches[role] = model, model.allocate(rows, slots)
-        return self._models_and_caches[role][1]
+        cache = self._models_and_caches[role][1]
+        cache.grow_and_clear(rows, slots)
+        return cache
 
     def free(self) -> None:
         """Frees all storage immediately; caches and their layers refer to each other, so that

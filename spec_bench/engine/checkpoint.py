@@ -18,7 +18,6 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import cached_file, logging
 
 from spec_bench.engine.architectures import register_model_families
-from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.model_spec import refuse_unreadable_weights
 from spec_bench.system.errors import UsageError
 

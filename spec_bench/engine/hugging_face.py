@@ -148,11 +148,7 @@ class HuggingFaceModel:
         self.timer.start()
         count = tokens.shape[1]
         reach = visible.shape[2]
-        plain = (
-            self.plain
-            if self.plain is not None and self.plain.supports_hooks_and_attention
-            else None
-        )
+        plain = self.plain if self.plain and self.plain.supports_hooks_and_attention else None
         fused = self.fused and plain is not None and not prefill
         if self.split_from is None or shared < self.split_from or fused:
             shared = 0

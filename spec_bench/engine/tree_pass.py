@@ -22,17 +22,13 @@ HiddenCallback = Callable[[int, Tensor], None]
 """Takes hidden states [T, D] of consecutive tokens of a prompt, and which token is the first."""
 
 
-def ignore_hidden(start: int, hidden: Tensor) -> None:
-    """Ignores hidden states."""
-
-
 def prefill(
     model: LanguageModel,
     cache: object,
     row: int,
     tokens: Sequence[int],
     needs_hidden: Layers = (),
-    on_hidden: HiddenCallback = ignore_hidden,
+    on_hidden: HiddenCallback | None = None,
 ) -> None:
     """Runs a prompt without its last token, in chunks, into a row of the cache; passes each chunk's
     hidden states to ``on_hidden``. Rows are prefilled one by one, so that a row's numbers are the
@@ -49,7 +45,7 @@ def prefill(
             row=row,
             prefill=True,
         ).hidden
-        if hidden is not None:
+        if on_hidden is not None and hidden is not None:
             on_hidden(start, hidden[0])
 
 
@@ -175,12 +171,7 @@ class TreeScorer:
         """Grows the cache to ``rows`` sequences of ``slots`` tokens, tree included."""
         self.cache = self.pool.get_or_grow_cache("target", self.target, rows, slots)
 
-    def prefill(
-        self,
-        row: int,
-        tokens: Sequence[int],
-        on_hidden: HiddenCallback = ignore_hidden,
-    ) -> None:
+    def prefill(self, row: int, tokens: Sequence[int], on_hidden: HiddenCallback) -> None:
         """Runs a prompt without its last token; passes its hidden states, if needed, to
         ``on_hidden``.
         """
@@ -266,12 +257,7 @@ class PathScorer(TreeScorer):
     def reserve(self, rows: int, slots: int) -> None:
         self.cache = self.pool.get_or_grow_cache("target", self.target, rows * self._paths, slots)
 
-    def prefill(
-        self,
-        row: int,
-        tokens: Sequence[int],
-        on_hidden: HiddenCallback = ignore_hidden,
-    ) -> None:
+    def prefill(self, row: int, tokens: Sequence[int], on_hidden: HiddenCallback) -> None:
         first_path = row * self._paths
         prefill(self.target, self.cache, first_path, tokens, self.needs_hidden, on_hidden)
         for copy in range(first_path + 1, first_path + self._paths):

@@ -78,10 +78,10 @@ def make_untrained_heads(
     own_vocab = head.draft_vocab or vocab
     ids = select_frequent_answer_tokens(dialogues, own_vocab) if own_vocab < vocab else None
     plan = HeadPlan(
-        head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,
-        head.fc_norm, head.masks,
+        width, vocab, output, head.guesses, head.blocks, head.recurrent, head.inner, head.init,
+        config.to_dict(), ids, head.fc_norm, head.masks,
     )  # fmt: skip
-    heads = get_heads_class(head.kind).make_untrained(plan, width, vocab, output)
+    heads = get_heads_class(head.kind).make_untrained(plan)
     return wrap_for_training(heads, model, head.guesses, head.steps, head.noise)
 
 

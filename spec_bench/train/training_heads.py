@@ -265,15 +265,8 @@ class UnrolledAttention:
         self._rows = rows  # [B, A] rows of the later steps
         self._keys_values: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-    def __call__(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None = None,
-    ) -> Tensor:
-        """Attends in one step of a layer, see ``draft.cached_head.AttentionFunction``. Step 0 has
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Attends in one step of a layer, see ``draft.layers.AttentionFunction``. Step 0 has
         all T rows, later steps A.
         """
         k, v = _repeat_kv_heads(q, k, v)
@@ -360,15 +353,8 @@ class ContextBlockAttention:
         places = torch.arange(context[0][0].shape[2], device=rows.device)
         self._hidden = (places > rows.unsqueeze(-1))[:, :, None, None]  # [B, A, 1, 1, T]
 
-    def __call__(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None = None,
-    ) -> Tensor:
-        """Attends in a layer, see ``draft.cached_head.AttentionFunction``; the rows are B x A
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Attends in a layer, see ``draft.layers.AttentionFunction``; the rows are B x A
         blocks.
         """
         shape = self._hidden.shape[:2]

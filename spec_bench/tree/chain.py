@@ -197,7 +197,7 @@ class GuessedTree(RectangularTree):
     def grow_tree(self, context: GrowthContext) -> Tree:
         shape, packed_ints = context.committed.tree_plan
         tokens, parent, present = packed_ints.get_tensor(context.device).unbind(1)
-        return Tree.from_levels(shape, tokens, parent, present.bool())
+        return Tree.from_nodes(shape, tokens, parent, present.bool(), "deterministic")
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

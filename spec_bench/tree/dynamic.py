@@ -226,11 +226,14 @@ def build_best_tree(
     shape = VariableLevelShape((count,) * max_depth, children, max_parents=max_parents)
     tree = Tree.from_nodes(
         shape,
-        frontier_tree.tokens[:, 0],
-        (tokens, parent, depth, valid),
-        node_log_q,
+        torch.cat([frontier_tree.tokens[:, :1], tokens], dim=1),
+        torch.cat([frontier_tree.parent[:, :1], parent], dim=1),
+        torch.cat([frontier_tree.valid[:, :1], valid], dim=1),
+        frontier_tree.siblings,
     )
-    tree.siblings = frontier_tree.siblings
+    tree.row_depths = torch.cat([frontier_tree.parent[:, :1], depth], dim=1)
+    if node_log_q is not None:
+        tree.log_q = [node_log_q[:, :1], *[node_log_q[:, 1:]] * (max_depth - 1)]
     tree.rearranged = True
     tree.largest_logits = frontier_tree.largest_logits
     return tree

@@ -88,12 +88,12 @@ def test_children_of_an_absent_node_are_absent():
 
 def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level():
     # The first row has two children and one grandchild, the second a chain of three.
-    tokens = torch.tensor([[5, 6, 7], [5, 7, 8]])
-    parent = torch.tensor([[0, 0, 2], [0, 1, 2]])
-    depth = torch.tensor([[1, 1, 2], [1, 2, 3]])
-    there = torch.tensor([[True, True, True], [True, True, False]])
+    tokens = torch.tensor([[9, 5, 6, 7], [9, 5, 7, 8]])
+    parent = torch.tensor([[0, 0, 0, 2], [0, 0, 1, 2]])
+    there = torch.tensor([[True, True, True, True], [True, True, True, False]])
     shape = VariableLevelShape((3, 3, 3), (2, 2, 2))
-    tree = Tree.from_nodes(shape, torch.tensor([9, 9]), (tokens, parent, depth, there), None)
+    tree = Tree.from_nodes(shape, tokens, parent, there, "iid")
+    tree.row_depths = torch.tensor([[0, 1, 1, 2], [0, 1, 2, 3]])
     assert tree.tokens.tolist() == [[9, 5, 6, 7], [9, 5, 7, 8]]
     assert tree.ancestors.int().tolist() == [
         [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]],

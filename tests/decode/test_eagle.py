@@ -137,7 +137,7 @@ def logits_of(head):
     feature = head.fuse_hidden_states(torch.randn(1, 3, head.hidden_input_width))
     last = torch.randn(HIDDEN, WORDS)
 
-    def attend(layer, q, k, v):
+    def attend(layer, q, k, v, scale):
         keys, values = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
         return torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
 

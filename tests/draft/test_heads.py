@@ -238,7 +238,8 @@ def test_what_the_cache_keeps_is_what_the_attention_hands_over(family):
     head.compute_outputs(
         torch.randn(1, 3, WIDTH), torch.randn(1, 3, WIDTH), torch.arange(3)[None], attend
     )
-    assert [tuple(each) for each in head.layer_cache_sizes] == seen
+    layouts = head.cache_layouts
+    assert [(each.heads, each.key_dim, each.value_dim) for each in layouts] == seen
     if family == "deepseek_v3":
         assert seen == [(4, 10, 8)]
 

@@ -113,7 +113,7 @@ def test_scores_of_every_node_agree_with_tree_attention():
     scores = []
     for scorer in (TreeScorer(target, CachePool()), PathScorer(target, CachePool(), SHAPE)):
         scorer.reserve(1, 32)
-        scorer.prefill(0, [9, 8, 7, 6])
+        scorer.prefill(0, [9, 8, 7, 6], print)
         scores.append(scorer.score(random_tree(1), [4]).logits)
     assert scores[0].shape == (1, 11, target.vocab_size)
     torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=1e-4)

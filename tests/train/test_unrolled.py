@@ -170,10 +170,9 @@ def trainee(kind, guesses=K, **given):
     torch.manual_seed(0)
     target = target_of(kind)
     config, masks = target.module.config.to_dict(), kind == "p_eagle"
-    plan = HeadPlan(guesses, 1, target=config, ids=given.pop("ids", None), masks=masks)
-    head = type(HEADS[kind](8, 8)).make_untrained(
-        plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0)
-    )
+    sizes = tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0), guesses, 1
+    plan = HeadPlan(*sizes, target=config, ids=given.pop("ids", None), masks=masks)
+    head = type(HEADS[kind](8, 8)).make_untrained(plan)
     return wrap_for_training(head, target, guesses, **given)
 
 
