@@ -257,7 +257,6 @@ class ServedDecoder:
             for index, request in batch:
                 due_s = start_s + arrivals_s[index] if arrivals_s else None
                 arguments = (results, index, request, seed, due_s)
-                # a daemon does not outlive the process
                 Thread(target=self._put_answer, args=arguments, daemon=True).start()
             return len(batch)
 
@@ -272,9 +271,8 @@ class ServedDecoder:
             if isinstance(result, ServerAnswer):
                 answers[index] = result
                 if progress:
-                    progress(
-                        len(result.steps.records), result.build_generation().tokens_in_decode_s
-                    )
+                    token_count = result.build_generation().tokens_in_decode_s
+                    progress(len(result.steps.records), token_count)
             elif result is not None:
                 errors[requests[index].prompt_id] = result
             if meter and not meter_began and not awaiting_token:

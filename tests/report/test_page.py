@@ -303,13 +303,13 @@ TABLES = {
     "the best estimate is uncertain, the second sure": (
         (sd("3", 1.67, 0.53, 2.11), RSD_S),
         "use RSD-S 4x3, 1.61× [1.47 to 1.87]: surely faster than AR, tied with 1 other "
-        "(intervals overlap); SD 3 "
+        "by overlapping intervals; SD 3 "
         "looks faster (1.67), not surely (8 prompts, intervals corrected for 2 cells)",
     ),
     "a sure one below any number of larger guesses": (
         (*(sd(str(k), 3.0 + k, 0.5, 9.0) for k in range(2, 6)), RSD_S),
         "use RSD-S 4x3, 1.61× [1.44 to 1.93]: surely faster than AR, tied with 4 others "
-        "(intervals overlap); SD 5 "
+        "by overlapping intervals; SD 5 "
         "looks faster (8.00), not surely (8 prompts, intervals corrected for 5 cells)",
     ),
     "all are uncertain": (
@@ -350,7 +350,7 @@ TABLES = {
     "a tie of two that are faster": (
         (sd("3", 1.6, 1.5, 1.7, prompts=50), sd("2", 1.58, 1.48, 1.69, prompts=50)),
         "use SD 3, 1.60× [1.49 to 1.72]: surely faster than AR, tied with 1 other "
-        "(intervals overlap) (50 prompts, "
+        "by overlapping intervals (50 prompts, "
         "intervals corrected for 2 cells)",
     ),
     "another engine's row is no answer": (
@@ -395,7 +395,7 @@ TABLES = {
             sd("3", 1.55, 1.54, 1.56),
         ),
         "use SD 3, 1.55× [1.54 to 1.56]: surely faster than AR, tied with 1 other "
-        "(intervals overlap) (8 prompts, "
+        "by overlapping intervals (8 prompts, "
         "intervals corrected for 3 cells)",
     ),
     "faster than AR by less than two names of one configuration differ": (
@@ -455,7 +455,7 @@ def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(rate, decod
     found = card(bare, cell("sd", "3", token_rate=around(rate, 1.0)))
     assert found.decoder == decoder
     assert ("reaches 0.80× [0.76 to 0.84] of its speed" in found.certainty) == (decoder == "AR")
-    assert found.certainty.endswith("(not measured side by side)")
+    assert found.certainty.endswith(", not measured side by side")
     near = card(bare, cell("sd", "3", token_rate=around(50.0, 1.0)))
     assert near.certainty.startswith("SD 3 is as fast as AR within 5%, 1.00× [0.96 to 1.04]")
 
@@ -472,7 +472,7 @@ def test_another_engines_row_is_marked_where_there_is_no_other():
     assert served.value == "80.0 tokens/s" and not served.decoder.endswith("-")
     alone = card(AR, theirs)
     assert alone.decoder == "transformers assisted (hf_assisted) 3"
-    assert alone.certainty.endswith("(another engine)")
+    assert alone.certainty.endswith(", another engine")
 
 
 def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names():
@@ -482,7 +482,7 @@ def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names():
     )
     found = card(AR, *heads)
     assert found.decoder == "ReDrafter, exact match (redrafter) 15x5 two"
-    assert found.certainty == "surely faster than AR, tied with 1 other (intervals overlap)"
+    assert found.certainty == "surely faster than AR, tied with 1 other by overlapping intervals"
 
 
 TIED = (
@@ -496,7 +496,7 @@ TIED = (
 def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_answer():
     found = card(AR, *TIED)
     assert (found.decoder, found.value, found.tied_and_all_counts) == ("SD 3", "1.95×", (3, 4))
-    tied = "tied with 2 others (intervals overlap), the simplest within 5% of RSD-S 4x3"
+    tied = "tied with 2 others by overlapping intervals, the simplest within 5% of RSD-S 4x3"
     assert found.certainty == f"surely faster than AR, {tied}"
 
 

@@ -122,6 +122,7 @@ def _build_result(
     )
     summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     missing_reasons = explain_missing_prompts(session, cell_run, records.ids)
+    failed_count = prompts.prompt_count_with_failed - len(records.ids)
     undefined_metrics = _explain_metrics_to_blank(decoder, summary.row)
     meter = session.metering.meter
     empty_columns = [f"{name}{end}" for name in undefined_metrics for end in ("", *ENDS)]
@@ -143,11 +144,7 @@ def _build_result(
         | _build_memory_and_graph_columns(settings, cell_run, decoder, prompts)
         | build_roofline_columns(decoder, records.windows, lengths, facts.device)
         | blank_served_columns(records.windows)
-        | (
-            {"prompts_failed": prompts.prompt_count_with_failed - len(records.ids)}
-            if missing_reasons
-            else {}
-        )
+        | ({"prompts_failed": failed_count} if missing_reasons else {})
         | {
             "energy_method": None if meter.name == "none" else meter.name,
             "energy_period_s": meter.period_s,

@@ -116,13 +116,8 @@ class Sweep:
                 job_cells = planner.plan_all_stages(settings)
             cells.append([replace(cell, words=tuple(words)) for cell in job_cells])
         _print_list_syntax_hint(checked_words)
-        launch_text = describe_launch(config, len(cells)) if plan_requests else ""
         if plan_requests:
-            print_plan([cell for job in cells for cell in job])
-            note = " (measured rates are this machine's, not the cluster's)" * (
-                target in _RESTARTED_BY
-            )
-            print(f"{launch_text}\nthe longest job: {format_longest_job_minutes(cells)}{note}")
+            _print_sweep_plan(config, cells, on_cluster=target in _RESTARTED_BY)
             return False
         sinks = {(request.results, request.name): request.sink for _, request in reversed(requests)}
         for key, job_words in jobs.items():
@@ -176,6 +171,16 @@ class Sweep:
             cells = dict.fromkeys(cell for job in watched_jobs for cell in job.cells)
             cell_results = (CellStore(results, cell).load_result() for cell in cells)
             yield results, name, [result for result in cell_results if result is not None]
+
+
+def _print_sweep_plan(
+    config: DictConfig, cells: Sequence[Sequence[PlannedCell]], *, on_cluster: bool
+) -> None:
+    """Prints the cells of each job, how the jobs are launched, and the longest job's minutes."""
+    launch_text = describe_launch(config, len(cells))
+    print_plan([cell for job in cells for cell in job])
+    note = " (measured rates are this machine's, not the cluster's)" if on_cluster else ""
+    print(f"{launch_text}\nthe longest job: {format_longest_job_minutes(cells)}{note}")
 
 
 def _check_cells_and_local_rows(settings: RunSettings, folders: list[Path]) -> None:

@@ -7,7 +7,7 @@ columns in braces (``style``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -287,25 +287,28 @@ class Panel:
             for error_bar in bars[2] if chosen.faint is not None else ():
                 error_bar.set_alpha(chosen.faint)
         if series.unreadable_x:
-            line_style = {
-                "color": look.colour,
-                "markerfacecolor": "white",
-                "zorder": 4,
-            }
-            line_style["markersize"] = style["markersize"] or 4
-            best = series.rows[series.rows[self.x].isin(series.unreadable_x)]
-            self.plot.plot(place_values(best[self.x]), best[self.y], look.marker, **line_style)
-            lost_values = pd.Series(
-                [value for value in series.unreadable_x if value not in set(best[self.x])]
-            )
-            transform = self.plot.get_xaxis_transform()
-            self.plot.plot(
-                place_values(lost_values),
-                [0.05] * len(lost_values),
-                "x",
-                transform=transform,
-                **line_style,
-            )
+            self._draw_unreadable_points(series, style["markersize"] or 4, place_values)
+
+    def _draw_unreadable_points(
+        self,
+        series: DrawnSeries,
+        size: float,
+        place_values: Callable[[pd.Series], pd.Series],
+    ) -> None:
+        """Marks the x at which a printed number could not be read: by a hollow marker if another
+        one could be, else by a cross at the bottom. ``place_values`` gives the places of x.
+        """
+        marks = {
+            "color": series.look.colour,
+            "markerfacecolor": "white",
+            "zorder": 4,
+            "markersize": size,
+        }
+        best = series.rows[series.rows[self.x].isin(series.unreadable_x)]
+        self.plot.plot(place_values(best[self.x]), best[self.y], series.look.marker, **marks)
+        lost = [value for value in series.unreadable_x if value not in set(best[self.x])]
+        bottom = {"transform": self.plot.get_xaxis_transform(), **marks}
+        self.plot.plot(place_values(pd.Series(lost)), [0.05] * len(lost), "x", **bottom)
 
     @cached_property
     def _x_categories(self) -> list[str]:

@@ -125,15 +125,11 @@ def make_headline(group: Group) -> Headline | None:
             certainty += "the only one that is judged"
         else:
             certainty += _describe_certainty(rows, best, close_rows, winner, metric, is_alone)
-        certainty += ", those that stalled or were disturbed left out" * (
-            len(undoubted_rows) < len(rows)
-        )
+        if len(undoubted_rows) < len(rows):
+            certainty += ", those that stalled or were disturbed left out"
     certainty += _describe_separate_times(rows, metric, choice)
     if exact.empty:
-        lossless_text = (
-            "lossless or not is not stated" if pd.isna(winner.lossless) else str(winner.lossless)
-        )
-        certainty += f" ({names.MARKS.get(lossless_text, lossless_text)})"
+        certainty += f", {_describe_lossless(winner)}"
     bases = (
         _describe_prompts_and_cells(rows, metric, choice),
         _describe_faster_generate(group, metric),
@@ -152,12 +148,19 @@ def make_headline(group: Group) -> Headline | None:
     )
 
 
+def _describe_lossless(row: pd.Series) -> str:
+    """Describes how a row's output is distributed, for people."""
+    if pd.isna(row.lossless):
+        return "lossless or not is not stated"
+    return names.MARKS.get(str(row.lossless), str(row.lossless))
+
+
 def _describe_separate_times(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str:
     """Describes that cells were not measured side by side; "" if they were."""
     if choice and metric == "token_rate":
-        return " (not measured side by side)"
+        return ", not measured side by side"
     if BESIDE in rows and rows[BESIDE].max() > 1.001 * rows[BESIDE].min():  # not by rounding
-        return " (cells of different times, each beside AR of its own time)"
+        return "; cells of different times, each beside AR of its own time"
     return ""
 
 
@@ -252,7 +255,7 @@ def _describe_certainty(
     if len(close_rows) == 1:
         return "ahead of all others"
     tie_text = f"tied with {len(close_rows) - 1} other{'s' if len(close_rows) > 2 else ''}"
-    tie_text += " (intervals overlap)"
+    tie_text += " by overlapping intervals"
     if LEAD in close_rows:
         tie_text += ", the fastest on all prompts of the search"
     elif winner.name != best.name:
