@@ -329,3 +329,13 @@ def test_table_and_verdicts_say_what_each_category_says(results):
     assert "| decoder | spec | qa (8) | math (8) | overall |" in speed
     assert "| sd | 3 | 2.00 [2.00, 3.42] | 2.00 [1.65, 2.00] | 1.50 [1.40, 1.60] |" in speed
     assert "| sd | 3 | 1.00 [1.00, 1.71] | 4.00 [3.29, 4.00] | 2.50 |" in tokens
+
+
+def test_a_categorys_claim_is_not_judged_by_times_that_batches_mix(results):
+    def judged(**facts):
+        checks = check_general_claims(frame(*ROWS).assign(**facts), results)
+        return [check for check in checks if "category" in check.where]
+
+    assert {check.verdict for check in judged(batch_size=4)} == {"not judged"}
+    assert all("in batches of 4" in check.evidence for check in judged(batch_size=4))
+    assert judged(batch_size=4, device="server") == judged(batch_size=1)

@@ -411,7 +411,8 @@ def test_where_every_cell_stalled_the_claims_about_times_are_not_judged(paper, s
     assert {(check.verdict, state in check.evidence) for check in timed} <= {("not judged", True)}
     assert paper != "rsd" or (timed and found(checks, "block efficiency"))
     assert (
-        not timed or "disturbed or stalled" in summarise_claims(checks, load_paper(paper)).sentence
+        not timed
+        or "not judged, by doubtful times" in summarise_claims(checks, load_paper(paper)).sentence
     )
 
 

@@ -18,8 +18,8 @@ from spec_bench.report.claims.ask import (
     make_unjudged_check,
 )
 from spec_bench.report.claims.contrast import Contrast, compute_difference, get_contrast_counts
-from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
-from spec_bench.report.data.categories import group_prompts_by_category
+from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, NOT_JUDGED, Check, PValues
+from spec_bench.report.data.categories import describe_shared_clocks, group_prompts_by_category
 from spec_bench.report.data.counts import RecordReader, compute_metric_from_sums
 from spec_bench.report.data.differences import find_relative_chance_difference
 from spec_bench.report.data.rows import (
@@ -59,11 +59,14 @@ def iter_general_checks(ask: ClaimQuery) -> Iterator[Check]:
     for group in ask.groups:  # whether our fastest decoder is really faster than the baseline
         yield from check_fastest_beats_baseline(group, ask.records, group.title)
     for group in ask.groups:
+        shared_clocks = describe_shared_clocks(group)
         for kind, prompts in group_prompts_by_category(group, ask.records).items():
             location = f"{group.title}, category {kind}"
-            yield from check_fastest_beats_baseline(
-                group, ask.records, location, frozenset(prompts)
-            )
+            checks = check_fastest_beats_baseline(group, ask.records, location, frozenset(prompts))
+            for check in checks:
+                if shared_clocks:
+                    check = Check(check.claim, location, shared_clocks, NOT_JUDGED, pair=check.pair)
+                yield check
 
 
 def check_all_exact_scores(ask: ClaimQuery) -> Iterator[Check]:

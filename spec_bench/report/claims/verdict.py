@@ -25,7 +25,8 @@ ALONE = "shown alone"
 CONTRARY = "contradicted alone"
 NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but with different settings
-NOT_JUDGED = "not judged"  # both sides were measured, but the machine was busy or stalled
+# Both sides were measured, but the machine was busy or stalled, or their times are those of others.
+NOT_JUDGED = "not judged"
 _PHRASES = {  # phrases for one check, and for several
     HOLDS: ("holds", "hold"),
     ALONE: tuple(f"{verb} shown alone, not past correction" for verb in ("is", "are")),
@@ -34,7 +35,7 @@ _PHRASES = {  # phrases for one check, and for several
     DOES_NOT_HOLD: ("does not hold", "do not hold"),
     NOT_DECIDED: tuple(f"{verb} not decided for lack of an interval" for verb in ("is", "are")),
     NOT_COMPARABLE: ("is not comparable", "are not comparable"),
-    NOT_JUDGED: tuple(f"{verb} not judged, disturbed or stalled" for verb in ("is", "are")),
+    NOT_JUDGED: tuple(f"{verb} not judged, by doubtful times" for verb in ("is", "are")),
 }
 VERDICTS = tuple(_PHRASES)
 ALPHA = 0.05
