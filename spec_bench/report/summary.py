@@ -19,6 +19,7 @@ from spec_bench.report.data.counts import RecordReader, read_provenance
 from spec_bench.report.data.differences import describe_speed_caveats
 from spec_bench.report.data.rows import (
     Group,
+    describe_intervals,
     format_harness_note,
     format_prompt_count,
     get_failure_reason,
@@ -142,8 +143,10 @@ def _format_group_table(group: Group) -> str:
 
 def _format_footer(groups: Sequence[Group], results: Path) -> str:
     """Formats pair, sample size, machine and versions from the records."""
-    first_row = groups[0].rows.iloc[0]
-    facts = [f"pair {first_row.pair}", f"batch size {first_row.batch_size}"]
+    rows = pd.concat([group.rows for group in groups])
+    first_row = rows.iloc[0]
+    batch_sizes = ", ".join(str(size) for size in rows.batch_size.dropna().drop_duplicates())
+    facts = [f"pair {first_row.pair}", f"batch size {batch_sizes or 'unknown'}"]
     facts += dict.fromkeys(filter(None, (format_harness_note(group.rows) for group in groups)))
     facts += [f"{group.title}: {_describe_group_settings(group)}" for group in groups]
     origin: Mapping[str, Any] = read_provenance(results, str(first_row.run_id).split(",")[0]) or {}
@@ -161,12 +164,11 @@ def _format_footer(groups: Sequence[Group], results: Path) -> str:
         for group in groups
         for doubt in summarise_doubts(to_rows(group.rows))
     ]
-    rows = pd.concat([group.rows for group in groups])
     facts += [
         *list_mark_meanings(rows),
         *dict.fromkeys(describe_speed_caveats(to_rows(rows), ["speedup"])),
     ]
-    intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
+    intervals = f"{describe_intervals(to_rows(rows))}, paired by prompt for speedup."
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 
 

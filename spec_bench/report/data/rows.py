@@ -329,6 +329,13 @@ def count_prompts_per_clock(row: Row) -> int:
     return 1 if row.get("device") == "server" else int(get_number(row, "batch_size") or 1)
 
 
+def describe_intervals(rows: Iterable[Row]) -> str:
+    """Describes what the intervals of these rows are over."""
+    shares_clock = any(count_prompts_per_clock(row) > 1 for row in rows)
+    of_batches = ", for times over the batches, whose prompts share a clock" * shares_clock
+    return f"In brackets: 95% intervals, bootstrap over prompts{of_batches}"
+
+
 def format_prompt_count(rows: pd.DataFrame) -> str:
     """Formats the number of prompts of cells, ``30`` or ``8 to 30 prompts``; "" if unknown."""
     counts = rows.get("prompts", pd.Series(dtype=float)).dropna()

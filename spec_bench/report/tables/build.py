@@ -17,6 +17,7 @@ from spec_bench.report.claims.contrast import compute_difference
 from spec_bench.report.data.differences import describe_differences_from_papers
 from spec_bench.report.data.rows import (
     Row,
+    describe_intervals,
     get_empty_reason,
     get_failure_reason,
     get_number,
@@ -256,8 +257,8 @@ def _list_measured_notes(
     if item.unprinted is not None:
         source = "Nobody has printed this table."
     notes = [
-        f"{source} Ours: {_describe_shown_rows(rows)}. In brackets: 95% intervals, "
-        "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
+        f"{source} Ours: {_describe_shown_rows(rows)}. {describe_intervals(rows)}. Speeds of two "
+        "machines differ for more than one reason.",
         *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
     if any(column.best for column in sheet.columns):
