@@ -42,6 +42,7 @@ _NEVER = (
     "prompts_digest",
     "target_revision",
     "draft_revision",
+    "draft_digest",
     "tree_revision",
     "data_revision",
     "data_file",

@@ -7,6 +7,7 @@ name, so that a package written for the last version still works.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 def _warn_of_former_name(former: str, name: str) -> None:
     message = f"{former} is called {name} now; the former name goes with the next version"
-    warnings.warn(message, FutureWarning, stacklevel=3)
+    level = 2  # of the user's code, which may call by way of a metaclass
+    while sys._getframe(level - 1).f_code.co_filename in (__file__, "<frozen abc>"):
+        level += 1
+    warnings.warn(message, FutureWarning, stacklevel=level)
 
 
 class FormerMembers:

@@ -57,7 +57,7 @@ def test_fields_of_what_claims_get_are_found_by_their_former_names(kind):
 
 
 def test_a_drafter_that_defines_its_members_by_their_former_names_drafts():
-    with pytest.warns(FutureWarning, match="Old.drafting is called make_state now"):
+    with pytest.warns(FutureWarning, match="Old.drafting is called make_state now") as warned:
 
         class Old(Drafter):
             @property
@@ -67,6 +67,7 @@ def test_a_drafter_that_defines_its_members_by_their_former_names_drafts():
             def drafting(self, resources):
                 return OldState()
 
+    assert {each.filename for each in warned} == {__file__}
     with pytest.warns(FutureWarning, match="OldState.at_root is called root_logits now"):
 
         class OldState(DraftState):
