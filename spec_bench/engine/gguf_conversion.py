@@ -308,9 +308,9 @@ def _read_header(file: Path) -> _GGUFHeader:
     """Reads the descriptions of a file's tensors without their numbers."""
     with file.open("rb") as stream:
         begin = stream.read(_COUNTS.size)
-    if begin[:4] != b"GGUF" or len(begin) < _COUNTS.size:
+    if begin[:4] != b"GGUF":
         raise UsageError("it does not begin as a GGUF file")
-    if not _COUNTS.unpack(begin)[2]:  # known before its vocabulary is read, for seconds
+    if len(begin) == _COUNTS.size and not _COUNTS.unpack(begin)[2]:  # before its vocabulary
         raise UsageError("it holds no weights, only a vocabulary or settings")
     try:
         return _GGUFHeader(file)
