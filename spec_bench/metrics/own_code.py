@@ -1,7 +1,8 @@
 """The code behind a user's own metrics as text, so that other code is seen as such.
 
 A file's code is its text and that of the files of its folder, or of the folders that Python imports
-from, that it imports; a package's is all its Python files. A function given in Python also
+from, that it imports, and the files that its texts name, such as a lexicon beside it; a package's
+is all its Python files. A function given in Python also
 depends on what it closes over and on its globals: numbers and texts among these are part of its
 code; whether anything else changed is unknown, so every run is taken to have other code.
 """
@@ -43,12 +44,15 @@ def read_code_of_file(file: Path) -> str:
 
 
 def list_files_of_code(file: Path) -> list[Path]:
-    """Lists a Python file and those that it imports, itself first; none of installed packages."""
+    """Lists a Python file, those that it imports, and the files that their texts name, itself
+    first; none of installed packages.
+    """
     roots = [Path(path or ".") for path in sys.path if not path.startswith(_LIBRARIES)]
     code_files = dict.fromkeys([file.resolve()] if file.is_file() else [])
     todo = list(code_files)
     while todo:
         path = todo.pop()
+        code_files |= dict.fromkeys(_iter_named_files(path))
         for level, name in _iter_imports(_read_text(path)):
             folders = [path.parents[level - 1]] if level else [file.resolve().parent, *roots]
             imported_files = [p for p in _find_module_files(folders, name) if p not in code_files]
@@ -80,6 +84,16 @@ def _iter_imports(text: str) -> Iterator[tuple[int, str]]:
             module_name = node.module or ""
             for alias in node.names:
                 yield node.level, f"{module_name}.{alias.name}".strip(".")
+
+
+def _iter_named_files(path: Path) -> Iterator[Path]:
+    """Yields the files that texts in a Python file name, as seen from its folder or from here."""
+    with suppress(SyntaxError, ValueError):  # running it will say so
+        nodes = ast.walk(ast.parse(_read_text(path)))
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        names = sorted(t for t in texts if isinstance(t, str) and 0 < len(t) < 256)
+        places = (folder / name for name in names for folder in (path.parent, Path()))
+        yield from (place.resolve() for place in places if place.is_file())
 
 
 def _find_module_files(folders: Sequence[Path], name: str) -> Iterator[Path]:

@@ -49,6 +49,18 @@ def test_a_file_that_a_metrics_file_imports_is_part_of_its_code(folder):
     assert digest_user_code([score]) == digests[0]
 
 
+def test_a_file_that_a_text_of_a_metrics_file_names_is_part_of_its_code(tmp_path):
+    score = tmp_path / "score.py"
+    score.write_text(
+        'from pathlib import Path\n\nWORDS = Path(__file__).with_name("words.txt").read_text()\n'
+    )
+    digests = []
+    for words in ("good", "bad", "good"):
+        (tmp_path / "words.txt").write_text(words)
+        digests.append(digest_user_code([str(score)]))
+    assert digests[0] == digests[2] != digests[1]
+
+
 SCALE = 1
 
 
