@@ -41,7 +41,7 @@ GRID = "{grid:{decoder:%s,factors:[1,2],most:2,depths:[1,2],order:any}}"
 def published_pairs():
     """The pairs of ``conf/pair`` whose models lie on the hub."""
     found = sorted((get_conf_dir() / "pair").glob("*.yaml"))
-    pairs = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in found]
+    pairs = [yaml.safe_load(file.read_text("utf-8")) for file in found]
     return [pair for pair in pairs if "/" in pair.get("target", "")]
 
 
@@ -177,7 +177,7 @@ def printed_blocks(pages=PAGES):
     blocks = []
     for page in pages:
         place = str(page.relative_to(ROOT))
-        for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+        for kind, text in BLOCK.findall(page.read_text("utf-8")):
             lines = text.replace("\\\n", " ").splitlines() if not kind else []
             found = [shlex.split(line, comments=True) for line in lines if COMMAND.match(line)]
             blocks.append([Command(shlex.join(words), (place,)) for words in found])

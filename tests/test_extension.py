@@ -62,7 +62,7 @@ for drafter in ("", "bigram: "):
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """A machine on which the package is installed."""
-    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((HERE / "pyproject.toml").read_text("utf-8"))["project"]
     site = tmp_path_factory.mktemp("site")
     info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()
@@ -77,7 +77,7 @@ def environment(tmp_path_factory):
 
 
 def test_its_guide_names_every_file_and_every_kind_of_entry_point():
-    guide = (HERE / "README.md").read_text(encoding="utf-8")
+    guide = (HERE / "README.md").read_text("utf-8")
     linked = set(re.findall(r"\]\(([^)#]+)\)", guide))
     assert all((HERE / each).exists() for each in linked)
     own = {path.relative_to(HERE).as_posix() for path in HERE.rglob("*") if path.suffix in KINDS}
@@ -128,7 +128,7 @@ def test_its_papers_table_figure_claim_and_page_are_made(environment, measured):
     for part in ("| riddles | SD | 3 | 1.90 |", claim, "| Comb | 3x3 |"):
         assert part in done.stdout
     assert sorted(path.suffix for path in (measured / "drawn").iterdir()) == [".pdf", ".png"]
-    page = (measured / "results" / "comb-teeth" / "page.html").read_text(encoding="utf-8")
+    page = (measured / "results" / "comb-teeth" / "page.html").read_text("utf-8")
     shown = ("Comb, first child", "--comb_first: #009E73;", "wasted nodes", "Teeth never hurt.")
     assert all(part in page for part in shown)
 

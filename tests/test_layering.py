@@ -152,7 +152,7 @@ def violations(layer, source):
 def test_a_file_imports_only_what_its_layer_may(path):
     layer = layer_of(module_of(path))
     assert layer in MAY_IMPORT, f"layer {layer!r} has no rule: add it to MAY_IMPORT"
-    found = violations(layer, path.read_text(encoding="utf-8"))
+    found = violations(layer, path.read_text("utf-8"))
     assert not found or (path == ASKS_TORCH_FOR_A_DTYPE and set(found) == {"torch"})
 
 

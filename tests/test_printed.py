@@ -123,7 +123,7 @@ def write_cookbook_files(folder):
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
-    lines = (EMBEDDED_SAMPLES / "xsum.jsonl").read_text(encoding="utf-8").splitlines()[:6]
+    lines = (EMBEDDED_SAMPLES / "xsum.jsonl").read_text("utf-8").splitlines()[:6]
     (tmp_path / "my_rows.jsonl").write_text("\n".join(lines))
     texts = {"title": "Boats", "question": "Where?", "answer": "Here.", "reference": "here"}
     asked = [{"question_id": n, "turns": ["Where is the boat?"], **texts} for n in range(6)]
@@ -133,7 +133,7 @@ def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("question\nWhere?\n")
     (tmp_path / "my_configs/task").mkdir(parents=True)
-    page = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/tasks.md").read_text("utf-8")
     (whole,) = re.findall(r"^```yaml\n(defaults: .*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "my_configs/task/boats.yaml").write_text(whole)
     if "cookbook" in block:
@@ -163,7 +163,7 @@ def results_of(command):
 
 @pytest.mark.parametrize("step", [5, 1])
 def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results(step):
-    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
+    ignored = (ROOT / ".gitignore").read_text("utf-8")
     kept = re.findall(r"^!(results/.*)/records\.parquet$", ignored, re.MULTILINE)
     assert len(kept) > 3
     GlobalHydra.instance().clear()

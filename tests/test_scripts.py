@@ -19,14 +19,14 @@ from tests.said import naming
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.relative_to(ROOT) for path in (ROOT / "scripts").glob("*/*.py"))
-README = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "scripts" / "README.md").read_text("utf-8")
 
 
 def test_the_readme_names_every_script_once_and_no_other_and_those_that_can_be_run_as_commands():
     named = re.findall(r"^\| `(?:python3? )?(scripts/\w+/\w+\.py)", README, re.MULTILINE)
     assert sorted(named) == [path.as_posix() for path in SCRIPTS]
     for path in SCRIPTS:
-        runs = '__name__ == "__main__"' in (ROOT / path).read_text(encoding="utf-8")
+        runs = '__name__ == "__main__"' in (ROOT / path).read_text("utf-8")
         assert runs == bool(re.search(rf"`python3? {path.as_posix()}", README)), path
 
 
@@ -107,7 +107,7 @@ def test_every_function_that_a_sweeps_seconds_are_split_by_exists():
 def test_every_mutants_old_text_stands_once_where_it_is_to_be_broken(tmp_path):
     found = mutants.read_mutants()  # raises where a text is gone, or a test
     assert len(found) > 50
-    other, text = tmp_path / "mutants.yaml", mutants.MUTANTS.read_text(encoding="utf-8")
+    other, text = tmp_path / "mutants.yaml", mutants.MUTANTS.read_text("utf-8")
     other.write_text(text.replace(found[0].old, "no such text"), encoding="utf-8")
     with pytest.raises(ValueError, match=naming(found[0].name)):
         mutants.read_mutants(other)

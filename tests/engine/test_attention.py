@@ -36,9 +36,7 @@ def tree_on(device):
     tree = Tree(SHAPE, torch.tensor([5], device=device))
     for parents in ([0, 0], [1, 0]):
         ids = torch.tensor([[7, 9]], device=device)
-        tree.add_level(
-            ids, torch.tensor(parents, device=device), torch.ones_like(ids, dtype=torch.bool), None
-        )
+        tree.add_level(ids, torch.tensor(parents, device=device), None, None)
     return tree
 
 

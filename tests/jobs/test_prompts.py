@@ -340,7 +340,7 @@ def test_what_cannot_be_asked_is_named_before_anything_is_decoded(
 
 
 def lines_of(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def test_answers_and_questions_are_written_as_fastchat_reads_them(run_job, chat, tmp_path, capsys):

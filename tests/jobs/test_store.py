@@ -399,13 +399,13 @@ def test_an_edited_table_is_read_from_its_runs_stays_as_it_is_and_a_line_says_so
     made = Experiment(tmp_path, "default")
     made.write_job_record(JobRecord(0, ("a",)))
     made.rebuild_tables()
-    whole = made.csv.read_text(encoding="utf-8")
+    whole = made.csv.read_text("utf-8")
     made.csv.touch()
     with made.tables_or_completed_copies() as (_, table):
-        assert table.read_text(encoding="utf-8") == whole and not caplog.text
+        assert table.read_text("utf-8") == whole and not caplog.text
     edited = whole.replace("1.5", "9.5")
     made.csv.write_text(edited, encoding="utf-8")
     with made.tables_or_completed_copies() as (_, table):
-        assert table.read_text(encoding="utf-8") == whole != edited
-    assert made.csv.read_text(encoding="utf-8") == edited
+        assert table.read_text("utf-8") == whole != edited
+    assert made.csv.read_text("utf-8") == edited
     assert f"{made.csv}: it is not" in caplog.text and "read from its runs" in caplog.text

@@ -12,7 +12,7 @@ from spec_bench.metrics.execution.code import PassAt1, extract_program
 from spec_bench.metrics.execution.sql import SqlExecutionAccuracy, extract_query
 from spec_bench.records.types import ProgramTests, SqlReference
 
-DATA = yaml.safe_load(Path(__file__).with_name("chat_answers.yaml").read_text(encoding="utf-8"))
+DATA = yaml.safe_load(Path(__file__).with_name("chat_answers.yaml").read_text("utf-8"))
 NOT_HERE = {"yield items[:size]": "timeout", "import sympy": "no package"}
 
 

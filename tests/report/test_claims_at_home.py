@@ -18,7 +18,7 @@ from tests.said import naming
 PRINTED = RecordReader(None)
 PAPERS = ("rsd", "mcsd", "redrafter", "dsbd", "eagle", "today")
 CLAIMS = [f"{name}/{each.function.__name__}" for name in PAPERS for each in load_paper(name).claims]
-PAGE = (files.get_data_folder("experiments") / "errata.md").read_text(encoding="utf-8")
+PAGE = (files.get_data_folder("experiments") / "errata.md").read_text("utf-8")
 UNPRINTED = PAGE.partition("## Claims that no printed number")[2].partition("\n## ")[0]
 LISTED = dict(re.findall(r"^\| `(\w+/\w+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
 """Claim -> at how many places it holds of how many, or that nothing is printed."""

@@ -169,7 +169,7 @@ def test_every_other_committed_result_is_one_that_a_command_makes():
         # The Makefile or a script names the file, or it names the command that it is from.
         names = (path.split("/")[-1], path.split(".")[0])
         if not any(name in COMMANDS for name in names):
-            text = (ROOT.parent / path).read_text(encoding="utf-8")
+            text = (ROOT.parent / path).read_text("utf-8")
             (made, *_) = re.findall(
                 r"`(spec-bench (?:train|run) |python (?:scripts/[\w/]+\.py))", text
             )

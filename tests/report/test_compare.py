@@ -135,9 +135,9 @@ def test_regressions_come_first_and_the_exit_status_says_so(tmp_path, capsys):
     assert re.search(r"\| 1\.(59|60|61) \| 1\.3[567] \| -1[456]", first)
     assert first.endswith("regression |") and "| ≤0.001 |" in first
     assert "| dtype | not stated | bfloat16 | 4 |" in said
-    page = (out / "compare.html").read_text(encoding="utf-8")
+    page = (out / "compare.html").read_text("utf-8")
     assert page.index("Regression (1)") < page.index("No change shown (3)")
-    assert (out / "compare.md").read_text(encoding="utf-8") in said
+    assert (out / "compare.md").read_text("utf-8") in said
     assert main([str(after), str(before)]) == 0
     assert "improvement" in capsys.readouterr().out
 
@@ -325,7 +325,7 @@ def test_runs_with_cells_of_their_own_are_not_the_same_runs(tmp_path, capsys):
     after = run(tmp_path / "b", 0)
     assert compare_results(before, after).has_only_identical_numbers
     table = after / "mine" / files.RESULTS
-    text = table.read_text(encoding="utf-8")
+    text = table.read_text("utf-8")
     table.write_text(text.replace("spectr,3", "mine,3"), encoding="utf-8")
     assert not compare_results(before, after).has_only_identical_numbers
     assert main([str(before), str(after)]) == 0

@@ -487,7 +487,7 @@ def test_a_broken_paper_of_a_package_is_one_line_and_the_others_are_read(
 ):
     file, right, wrong, named = BROKEN[name]
     own = package(tmp_path, f"broken_{name}", monkeypatch) / file
-    text = own.read_text(encoding="utf-8") if own.is_file() else ""
+    text = own.read_text("utf-8") if own.is_file() else ""
     own.write_text(text.replace(right, wrong) if right else wrong, encoding="utf-8")
     known = find_recipes_by_folder()
     assert known["rsd-exp1"] == "rsd=exp1" and not any("broken" in each for each in known)
@@ -504,13 +504,13 @@ def test_of_two_papers_of_one_name_the_first_is_read_with_a_warning(tmp_path, mo
 def test_a_paper_whose_pair_no_config_names_says_so(tmp_path, monkeypatch):
     package(tmp_path, "unknown_pair", monkeypatch)
     own = tmp_path / "package_of_unknown_pair/experiments/unknown_pair" / FILE
-    own.write_text(own.read_text(encoding="utf-8").replace("OPT-13B", "Mine-13B"))
+    own.write_text(own.read_text("utf-8").replace("OPT-13B", "Mine-13B"))
     text = format_table_markdown(table("unknown_pair/1", tmp_path))
     assert "was run on" not in text and "no pair's config" in text
 
 
 def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypatch, capsys):
-    readme = (get_data_folder("experiments") / "README.md").read_text(encoding="utf-8")
+    readme = (get_data_folder("experiments") / "README.md").read_text("utf-8")
     assert [name for name in COLUMNS if f"`{name}`" not in readme] == []
     own = package(tmp_path, "mine", monkeypatch)
     (own.parents[1] / "conf/pair").mkdir(parents=True)

@@ -61,7 +61,7 @@ def page(everything):
 def page_of(folder, *rows, name="rsd-exp1"):
     write(folder, name, *rows)
     assert main(["page", name, "--results", str(folder)]) == 0
-    return (folder / name / "page.html").read_text(encoding="utf-8")
+    return (folder / name / "page.html").read_text("utf-8")
 
 
 def group_of(folder, *rows):
@@ -192,7 +192,7 @@ def test_the_index_links_no_page_that_is_not_there_and_tells_an_answer_where_the
 def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
     folder = write(tmp_path, "own", *LATER) / "own"
     write_report_and_print_answers(folder / "results.csv", folder)
-    table, said = (folder / "table.md").read_text(encoding="utf-8"), capsys.readouterr().out
+    table, said = (folder / "table.md").read_text("utf-8"), capsys.readouterr().out
     first = said.splitlines()[0]
     assert first.startswith("XSum: use SD 2, 1.50×")
     assert table.startswith(f"### Answer\n\n- {first}\n")

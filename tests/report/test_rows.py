@@ -93,19 +93,22 @@ def test_seeds_that_are_each_surely_faster_are_so_together_and_others_ask_for_se
     assert ("more seeds may decide" in page) == (not sure)
 
 
-@pytest.mark.parametrize("device", ["cpu", "server"])  # a server's requests have own clocks
-def test_seeds_of_prompts_that_share_a_clock_have_no_interval_of_their_rates(device, tmp_path):
-    own = {"batch_size": 6, "device": device}
-    cells = seeds(*[{"token_rate": rate, "speedup": rate} for rate in (9.0, 9.5)], **own)
-    base = [
-        row("ar", **EMBEDDED, **own, token_rate=1.0, speedup=1.0, seed=seed, run_id=f"ar-{seed}")
-        for seed in (0, 1)
-    ]
+def pooled_with_baseline(tmp_path, cells, **facts):
+    """Rows of plain decoding and of ``cells`` of two seeds, with records, after pooling."""
+    own = {**EMBEDDED, **facts, "token_rate": 1.0, "speedup": 1.0}
+    base = [row("ar", **own, seed=seed, run_id=f"ar-{seed}") for seed in (0, 1)]
     file = table_of(tmp_path, *base, *cells)
     for seed, counts in enumerate((FIRST, SECOND)):
         record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
         record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
-    _, chain = pool_seeds(read_results_file(file), RecordReader(file)).to_dict("records")
+    return pool_seeds(read_results_file(file), RecordReader(file)).to_dict("records")
+
+
+@pytest.mark.parametrize("device", ["cpu", "server"])  # a server's requests have own clocks
+def test_seeds_of_prompts_that_share_a_clock_have_no_interval_of_their_rates(device, tmp_path):
+    own = {"batch_size": 6, "device": device}
+    cells = seeds(*[{"token_rate": rate, "speedup": rate} for rate in (9.0, 9.5)], **own)
+    _, chain = pooled_with_baseline(tmp_path, cells, **own)
     has_ends = [pd.notna(chain[f"{name}_low"]) for name in ("token_rate", "speedup")]
     assert has_ends == [device == "server"] * 2
 
@@ -113,13 +116,7 @@ def test_seeds_of_prompts_that_share_a_clock_have_no_interval_of_their_rates(dev
 def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_path):
     wrong = ("block_efficiency", "token_rate", "speedup")
     cells = seeds(dict.fromkeys(wrong, 9.0), dict.fromkeys(wrong, 9.5), mbsu=9.0)
-    own = {**EMBEDDED, "token_rate": 1.0, "speedup": 1.0}
-    base = [row("ar", **own, seed=seed, run_id=f"ar-{seed}") for seed in (0, 1)]
-    file = table_of(tmp_path, *base, *cells)
-    for seed, counts in enumerate((FIRST, SECOND)):
-        record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
-        record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
-    base, chain = pool_seeds(read_results_file(file), RecordReader(file)).to_dict("records")
+    base, chain = pooled_with_baseline(tmp_path, cells)
     emitted = [[sum(counts) + 2 for counts in seed] for seed in (FIRST, SECOND)]
     # What a prompt's calls bring is no property of a seed's job: its seeds are more of its calls.
     taus = ratio_interval([sum(each) for each in zip(*emitted, strict=True)], [4.0] * 6)

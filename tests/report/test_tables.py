@@ -520,7 +520,7 @@ def test_a_tree_that_was_picked_and_is_a_chain_is_called_one(picked, other, says
 
 
 def test_the_embedded_pair_states_what_its_model_card_counts():
-    card = (get_data_folder("embedded") / "MODEL_CARD.md").read_text(encoding="utf-8")
+    card = (get_data_folder("embedded") / "MODEL_CARD.md").read_text("utf-8")
     shown = card.partition("seen in training |")[2].partition("##")[0]
     shares = {task: int(n) / 100 for task, n in re.findall(r"\| (\w+) \|.*\| (\d+)% \|", shown)}
     assert len(shares) == 8

@@ -168,7 +168,7 @@ ELSEWHERE = {
 
 def test_nothing_else_writes_atomically_or_knows_where_a_runs_files_are():
     for path in (*ROOT.glob("spec_bench/**/*.py"), *ROOT.glob("scripts/**/*.py")):
-        lines, name = path.read_text(encoding="utf-8").splitlines(), str(path.relative_to(ROOT))
+        lines, name = path.read_text("utf-8").splitlines(), str(path.relative_to(ROOT))
         found = [line for line in lines if FORBIDDEN.search(line)]
         assert len(found) <= ELSEWHERE.get(name, 0), (name, found)
 

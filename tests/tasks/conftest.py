@@ -18,7 +18,7 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem in WITH_SA
 
 def config(name, **source):
     """The mapping of conf/task/NAME.yaml for the embedded pair, ``source``'s keys overridden."""
-    values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CONF / f"{name}.yaml").read_text("utf-8"))
     kind = values["source"]["kind"]
     if kind == "${data_of:${pair.target},${.path}}":
         values["source"]["kind"] = choose_prompt_source("embedded:target", source.get("path"))

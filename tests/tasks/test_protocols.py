@@ -207,7 +207,7 @@ def test_a_table_keeps_protocols_apart_and_shows_the_one_that_is_asked_for(tmp_p
 
 
 def test_the_least_width_that_dsbds_code_tries_is_asked_as_its_recipe_says():
-    text = (get_experiments_dir() / "dsbd/protocol/authors_fronts.yaml").read_text(encoding="utf-8")
+    text = (get_experiments_dir() / "dsbd/protocol/authors_fronts.yaml").read_text("utf-8")
     (told,) = (line for line in text.split("\n") if "cells=[" in line)
     given = asked("dsbd=fronts", "protocol=authors", "task=squad", told.strip("# "))
     (_, cell) = build_settings(given, list_conf_dirs()).cells

@@ -89,7 +89,7 @@ def test_the_example_of_block_verification_has_its_printed_expectations():
 
 def test_a_node_is_tested_after_its_descendants_and_absent_ones_last():
     tree = Tree(TreeShape((2, 3), (2, 2)), torch.tensor([7]), "without_replacement")
-    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), torch.ones(1, 2).bool(), None)
+    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), None, None)
     there = torch.tensor([[True, False, True]])
     # Root 0; 1 and 2 below it; 3 below node 2, 4 absent, 5 below node 1.
     tree.add_level(torch.tensor([[3, 4, 5]]), torch.tensor([1, 0, 0]), there, None)
@@ -110,7 +110,7 @@ def test_chances_in_single_precision_are_those_of_double(sharpness):
             log_q = draft[:, shape.level(level)]
             best = logits[1, :, shape.level(level)].topk(width, dim=-1).indices.flatten(1)
             parent = torch.arange(log_q.shape[1]).repeat_interleave(width)
-            tree.add_level(best, parent, torch.ones_like(best, dtype=torch.bool), None, log_q)
+            tree.add_level(best, parent, None, None, log_q)
         success.append(traversal(tree, target.exp()).success)
     assert 0 < success[1].mean() < 1
     torch.testing.assert_close(success[0], success[1], atol=1e-4, rtol=1e-3)

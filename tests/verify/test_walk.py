@@ -57,10 +57,13 @@ def test_recursive_rejection_uses_the_updated_draft_distribution():
     assert verdict.residual[0].tolist() == pytest.approx([1, 0, 0])
 
 
+def random_laws(generator):
+    return torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+
+
 @pytest.mark.parametrize("children", [1, 4])
 def test_rho_solves_its_equation_and_lies_between_one_and_k(children):
-    generator = torch.Generator().manual_seed(0)
-    p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+    p, q = random_laws(torch.Generator().manual_seed(0))
     rho = find_k_seq_rho(p, q, torch.full((64, 1), float(children), dtype=torch.float64), rounds=10)
     beta = torch.minimum(q, p / rho).sum(-1, keepdim=True)
     assert torch.allclose(1 - (1 - beta) ** children, rho * beta, atol=1e-9)
@@ -90,7 +93,7 @@ def test_rules_do_not_write_to_their_arguments():
 
 def test_each_childs_own_law_gives_the_verdict_that_the_first_childs_gives():
     generator = torch.Generator().manual_seed(0)
-    p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+    p, q = random_laws(generator)
     tokens = torch.rand(64, 10, generator=generator).argsort(dim=-1)[:, :3]
     there = torch.ones(64, 3, dtype=torch.bool)
     own = compute_sibling_distributions(q.log(), tokens)
@@ -116,7 +119,7 @@ def test_a_child_whose_probability_underflows_is_accepted_once_it_is_likeliest()
 
 def test_children_stand_in_the_order_drawn_and_absent_ones_last():
     tree = Tree(TreeShape((2, 4), (2, 3)), torch.tensor([7]), "without_replacement")
-    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), torch.ones(1, 2).bool(), None)
+    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), None, None)
     there = torch.tensor([[True, True, False, True]])
     # Below node 2: 3, 5 (absent) and 6, in this order; below node 1: 4.
     tree.add_level(torch.tensor([[3, 4, 5, 6]]), torch.tensor([1, 0, 1, 1]), there, None)
@@ -162,9 +165,8 @@ def test_a_guess_that_is_not_there_is_never_hit(walk, rule):
 def test_nodes_of_one_text_are_of_one_level():
     """Paths 7-6 and 5-6 behind a 7: the first node's text is not the root's."""
     tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([7]), "iid")
-    there = torch.ones(1, 2).bool()
-    tree.add_level(torch.tensor([[7, 5]]), torch.tensor([0, 0]), there, None)
-    tree.add_level(torch.tensor([[6, 6]]), torch.tensor([0, 1]), there, None)
+    tree.add_level(torch.tensor([[7, 5]]), torch.tensor([0, 0]), None, None)
+    tree.add_level(torch.tensor([[6, 6]]), torch.tensor([0, 1]), None, None)
     numbers, real = list_children(tree, merge_copies=True)
     found = [line[mask].tolist() for line, mask in zip(numbers[0], real[0], strict=True)]
     assert found == [[1, 2], [3], [4]]
@@ -179,7 +181,7 @@ def test_a_tree_that_ended_early_draws_as_many_numbers_as_a_whole_one(walk, rule
     for levels in (1, 3):
         tree = Tree(TreeShape((1,) * levels, (1, 1, 1)), torch.tensor([1]), "deterministic")
         for _ in range(levels):
-            tree.add_level(torch.tensor([[0]]), torch.tensor([0]), torch.ones(1, 1).bool(), None)
+            tree.add_level(torch.tensor([[0]]), torch.tensor([0]), None, None)
         draws = DrawRecorder([torch.Generator()])
         walk(ScoredTree(tree, torch.zeros(1, levels + 1, 3), SamplingSettings(), draws), rule)
         asked.append(draws.requests)
@@ -196,9 +198,8 @@ def test_a_rule_for_one_draft_is_refused_where_two_share_a_nodes_children():
 def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token():
     """Paths 4-6, 4-6 and 5-6: after 4 the accepted 6 has two copies, and not the one below 5."""
     tree = Tree(TreeShape((3, 3), (3, 1)), torch.tensor([7]), "iid")
-    there = torch.ones(1, 3).bool()
-    tree.add_level(torch.tensor([[4, 4, 5]]), torch.tensor([0, 0, 0]), there, None)
-    tree.add_level(torch.tensor([[6, 6, 6]]), torch.tensor([0, 1, 2]), there, None)
+    tree.add_level(torch.tensor([[4, 4, 5]]), torch.tensor([0, 0, 0]), None, None)
+    tree.add_level(torch.tensor([[6, 6, 6]]), torch.tensor([0, 1, 2]), None, None)
     first = mark_accepted_copies(tree, 0, None, torch.tensor([[4]]))
     assert first.tolist() == [[True, True, False]]
     assert mark_accepted_copies(tree, 1, first, torch.tensor([[6]])).tolist() == [

@@ -80,11 +80,11 @@ def test_a_column_of_another_package_comes_last_and_takes_no_name(monkeypatch):
 
 def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_are_made():
     # Otherwise: python -m spec_bench.vocabulary.columns > results/README.md, or .decoders.
-    assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.render_columns_markdown()
-    text = (get_conf_dir() / "decoder/README.md").read_text(encoding="utf-8")
+    assert (RESULTS / "README.md").read_text("utf-8") == columns.render_columns_markdown()
+    text = (get_conf_dir() / "decoder/README.md").read_text("utf-8")
     (table,) = re.findall(r"<!-- decoders -->\n(.*?)<!-- /decoders -->", text, re.DOTALL)
     assert table.strip() == render_decoders_table()
-    page = (ROOT / "docs/decoders.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/decoders.md").read_text("utf-8")
     assert [path.stem for path in DECODERS if f"`{path.stem}`" not in page] == []
 
 
@@ -115,7 +115,7 @@ def listed(source):
 
 def test_hardly_any_file_lists_columns():
     paths = {*PACKAGE.rglob("*.py")} - {*PACKAGE.glob("metrics/*.py")}  # these define them
-    found = {path: listed(path.read_text(encoding="utf-8")) for path in paths}
+    found = {path: listed(path.read_text("utf-8")) for path in paths}
     assert sum(map(len, found.values())) <= 10, {str(p): each for p, each in found.items() if each}
     assert listed('X = {"mbsu": "MBSU", "speedup": "x", "bleu": "BLEU"}')
     assert listed('f(["mbsu", *("mbsu_low", "mbsu_high", "f1")])')
@@ -141,7 +141,7 @@ display: {title: My own, colour: sky, marker: D}
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_decoder_of_the_configs_says_how_it_is_shown(path):
-    display = yaml.safe_load(path.read_text(encoding="utf-8"))["display"]
+    display = yaml.safe_load(path.read_text("utf-8"))["display"]
     assert {"title", "colour", "marker", "tree", "source"} <= display.keys()
     assert all(display.values())
     colour = COLOURS[display["colour"]]
