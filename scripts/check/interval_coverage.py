@@ -40,7 +40,7 @@ from spec_bench.metrics.intervals import (
 from spec_bench.metrics.metric import PromptSums, compute_interval
 from spec_bench.metrics.quality import Bleu
 from spec_bench.metrics.resampling import bootstrap_interval
-from spec_bench.metrics.score_intervals import mean_interval, score_interval
+from spec_bench.metrics.score_intervals import bounded_score_interval, mean_interval
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
@@ -173,7 +173,7 @@ QUANTITIES = (
     *(_mean(f"exact match, {share:.0%} right", f"right_{share}") for share in (0.1, 0.5, 0.9)),
     _mean("ROUGE-like score", "rouge"),
     Quantity(
-        "BLEU", BLEU, lambda x: score_interval(Bleu.compute_from_sums, x),
+        "BLEU", BLEU, lambda x: bounded_score_interval(Bleu.compute_from_sums, x),
         lambda x: float(Bleu.compute_from_sums(x.sum(axis=1, keepdims=True))[0]),
     ),
     _compared(

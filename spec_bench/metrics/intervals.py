@@ -120,24 +120,24 @@ def median_interval(values: Sequence[float]) -> Interval:
     return Interval(median, float(sorted_values[left_out]), float(sorted_values[-1 - left_out]))
 
 
-class UsualNumber(NamedTuple):
+class MajorityValue(NamedTuple):
     """The value that a statistic has on most single prompts."""
 
     value: float
     unlike_count: int  # prompts with a different value
 
 
-def find_usual_number(statistic: Statistic, columns: ArrayLike) -> UsualNumber | None:
+def find_majority_value(statistic: Statistic, columns: ArrayLike) -> MajorityValue | None:
     """Finds the value of a statistic on most single prompts; None if ``FEWEST`` or half have
     another.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(make_checked_table(columns).sum(axis=1))
     finite = values[np.isfinite(values)]
-    usual_value = float(np.median(finite)) if finite.size else 0.0
-    unlike_count = finite.size - int(np.isclose(finite, usual_value, rtol=1e-9).sum())
+    majority_value = float(np.median(finite)) if finite.size else 0.0
+    unlike_count = finite.size - int(np.isclose(finite, majority_value, rtol=1e-9).sum())
     return (
-        UsualNumber(usual_value, unlike_count)
+        MajorityValue(majority_value, unlike_count)
         if unlike_count < FEWEST and 2 * unlike_count < finite.size
         else None
     )
@@ -155,14 +155,14 @@ def interval_where_few_differ(
     """
     table = make_checked_table(columns)
     data = table.sum(axis=1)
-    usual_and_unlike = find_usual_number(statistic, data)
-    if usual_and_unlike is None or table.shape[1] > 1 or table.shape[2] < FEWEST:
+    majority_and_unlike = find_majority_value(statistic, data)
+    if majority_and_unlike is None or table.shape[1] > 1 or table.shape[2] < FEWEST:
         return None
-    usual_value, unlike_count = usual_and_unlike
+    majority_value, unlike_count = majority_and_unlike
     interval = score_difference_interval(
-        lambda sums: statistic(sums) - usual_value, data, largest_difference
+        lambda sums: statistic(sums) - majority_value, data, largest_difference
     )
-    interval = interval and interval.map(lambda number: number + usual_value)
+    interval = interval and interval.map(lambda number: number + majority_value)
     if interval is None or not isfinite(largest_difference):
         return interval and Interval(interval.value)
     return replace(interval, shrink_power=0.75 if unlike_count else 1.0)

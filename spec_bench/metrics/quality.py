@@ -32,7 +32,7 @@ from spec_bench.metrics.module_metric import (
     read_score_source,
 )
 from spec_bench.metrics.resampling import Statistic
-from spec_bench.metrics.score_intervals import mean_interval, score_interval
+from spec_bench.metrics.score_intervals import bounded_score_interval, mean_interval
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 
@@ -135,7 +135,9 @@ class Bleu(Score):
         streams = [list(stream) for stream in zip_longest(*references)]
         statistics = self._scorer._extract_corpus_statistics(predictions, streams)
         rows = [(*numbers[2:], *numbers[:2]) for numbers in statistics]
-        corpus = score_interval(self.compute_from_sums, np.asarray(rows, dtype=np.float64).T)
+        corpus = bounded_score_interval(
+            self.compute_from_sums, np.asarray(rows, dtype=np.float64).T
+        )
         assert corpus is not None, "a corpus of at least one prompt has a score"
         return {self.name: replace(corpus, parts=tuple(rows))}
 

@@ -34,12 +34,12 @@ def mean_interval(
     ValueError if there are no prompts.
     """
     denominators = [1.0] * len(scores) if scores_per_prompt is None else scores_per_prompt
-    interval = score_interval(lambda sums: sums[0] / sums[1], [scores, denominators])
+    interval = bounded_score_interval(lambda sums: sums[0] / sums[1], [scores, denominators])
     assert interval is not None, "a mean over at least one prompt has a value"
     return interval if scores_per_prompt else replace(interval, by_prompt=tuple(scores))
 
 
-def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+def bounded_score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     """Computes a score's interval in 0..1: Clopper and Pearson's for an effective number of
     prompts.
 
@@ -81,7 +81,7 @@ def score_difference_interval(
     squares (after Agresti and Min, Statistics in Medicine 24, 2005): equal answers on some prompts
     do not prove that all answers are equal. That largest value is taken as ``largest_difference``
     if it is smaller; without this argument as 1 if all pseudo-values are 0. Without ends, and None,
-    as in ``score_interval``.
+    as in ``bounded_score_interval``.
     """
     value, values = _compute_value_and_jackknife(statistic, columns)
     if value is None or values is None:

@@ -48,7 +48,7 @@ def _fit_write_and_print(job_words: Sequence[str], width: int, tree_sizes: Seque
     settings = build_unpinned_settings(
         compose_config([*job_words, "sink=quiet", f"cells=[rsd_c:{width}]"])
     )
-    fit = fit_acceptance_by_rank(settings, width)
+    fit = measure_acceptance_by_rank(settings, width)
     path = fit.write(settings.results_folder / FITS_FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)
     print(f"{fit.pair}, {fit.task}, temperature {fit.sampling.temperature:g}: {path}")
@@ -60,7 +60,7 @@ def _fit_write_and_print(job_words: Sequence[str], width: int, tree_sizes: Seque
         print(f"  cells=[sequoia:@{nodes}]  {block_efficiency:.3f} tokens per target call")
 
 
-def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
+def measure_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
     """Decodes a task's last prompts with ``width`` children below the root; returns the fit with
     the share of iterations that accepted each rank. Raises UsageError if the models cannot be
     loaded or a prompt does not fit.

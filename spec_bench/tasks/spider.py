@@ -110,7 +110,7 @@ def _print_digest(name: str, digest: str, expected_digest: str | None) -> bool:
     return is_same
 
 
-def main(options: Namespace) -> int:
+def check_databases(options: Namespace) -> int:
     """Checks the databases and prints the digests; returns 0 if all is as expected, else 1."""
     try:
         files = list_databases(options.folder, options.rows)

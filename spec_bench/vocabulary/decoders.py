@@ -207,10 +207,10 @@ def _find_style(
     if path is not None:
         display = _read_mapping_or_empty(path).get(DISPLAY)
         return None if display is None else _make_style(_check_display(display, DISPLAY, str(path)))
-    return _read_paper_styles(papers).get(name) or _combine_style(name, confs, papers)
+    return _read_paper_styles(papers).get(name) or _combine_styles_of_parts(name, confs, papers)
 
 
-def _combine_style(
+def _combine_styles_of_parts(
     name: str,
     confs: tuple[Path, ...],
     papers: tuple[Path, ...],

@@ -93,11 +93,15 @@ def format_row_suffix(row: Mapping[str, Any], with_stalls: bool = True) -> str:
     (unless ``with_stalls`` is off), or it lacks prompts. "" if nothing.
     """
     paths_note = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
-    doubts = _list_doubts(row) if with_stalls else [explain_missing_data(str(row.get("reason")))]
+    doubts = (
+        _list_timing_and_data_doubts(row)
+        if with_stalls
+        else [explain_missing_data(str(row.get("reason")))]
+    )
     return "".join([paths_note, *(f", {doubt.partition(':')[0]}" for doubt in doubts if doubt)])
 
 
-def _list_doubts(row: Mapping[str, Any]) -> list[str]:
+def _list_timing_and_data_doubts(row: Mapping[str, Any]) -> list[str]:
     reasons = str(row.get("reason"))
     return [
         doubt for doubt in (explain_timing_doubt(reasons), explain_missing_data(reasons)) if doubt
@@ -111,7 +115,7 @@ def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     kinds = group_by_key(
         (doubt.partition(":")[0], f"{row['decoder']} {row['spec']}: {doubt}")
         for row in rows
-        for doubt in _list_doubts(row)
+        for doubt in _list_timing_and_data_doubts(row)
     )
     return [
         f"{len(further_doubts) + 1} rows are {kind}, such as {first_doubt}"

@@ -26,9 +26,9 @@ from spec_bench.metrics.resampling import (
     sum_by_clock,
 )
 from spec_bench.metrics.score_intervals import (
+    bounded_score_interval,
     mean_interval,
     score_difference_interval,
-    score_interval,
 )
 from spec_bench.vocabulary import columns
 
@@ -163,10 +163,10 @@ def test_the_fewest_prompts_that_have_an_interval_have_one_of_some_width_where_t
 
 def test_a_ratio_over_nothing_has_no_value_and_resamples_over_nothing_leave_no_interval():
     assert ratio_interval([0.0, 0.0], [0.0, 0.0]) is None
-    assert score_interval(lambda s: s[0] / s[1], [[0.0, 0.0], [0.0, 0.0]]) is None
+    assert bounded_score_interval(lambda s: s[0] / s[1], [[0.0, 0.0], [0.0, 0.0]]) is None
     one = [0.0, 0.0, 0.0, 0.0, 1.0]
     assert ratio_interval(one, one) == mean_interval(one, one) == Interval(1.0, None, None)
-    for interval in (score_interval, score_difference_interval, bootstrap_interval):
+    for interval in (bounded_score_interval, score_difference_interval, bootstrap_interval):
         with pytest.raises(ValueError, match="at least one prompt"):
             interval(lambda sums: sums[0], [[]])
 

@@ -81,7 +81,7 @@ _Files: Any = next(
 )
 
 
-class ForeignConfigSource(_Files):
+class CheckedConfigSource(_Files):
     """A folder of configs that are neither ours nor a package's; each is
     checked before it is read.
     """
@@ -197,7 +197,7 @@ def split_swept_values(word: str) -> list[str]:
 def register_config_plugins() -> None:
     """Registers our config folders with Hydra; a second call changes nothing."""
     Plugins.instance().register(ConfigGroupsPlugin)
-    Plugins.instance().register(ForeignConfigSource)
+    Plugins.instance().register(CheckedConfigSource)
 
 
 def compose_config(words: Sequence[str]) -> DictConfig:

@@ -58,7 +58,7 @@ def summarise_error(error: Exception) -> str:
     return f"{type(error).__name__}: {get_first_line(error)[:_MESSAGE_LENGTH]}"
 
 
-class ChangedBaselineError(UsageError):
+class ChangedBaselineTokensError(UsageError):
     """Error: the baseline delivers other tokens than its records hold."""
 
 
@@ -308,7 +308,7 @@ def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
                 signals.raise_if_interrupted()
                 if (todo := turns[cell_run.run_id]) and cell_run.decoder is not None:
                     _decode_and_store_batch(session, cell_run, todo, repeat, progress)
-    except ChangedBaselineError as error:
+    except ChangedBaselineTokensError as error:
         for cell_run in runs:
             cell_run.fail(error)
     finally:
@@ -353,7 +353,7 @@ def _decode_and_store_batch(
         if repeat and settings.is_repeatable:
             require_equal_repeats(generations, cell_run.generations_by_repeat[0])
         new_generations = _store_batch_and_select_new(session, cell_run, repeat, generations)
-    except ChangedBaselineError:
+    except ChangedBaselineTokensError:
         raise
     except Exception as error:
         cell_run.fail(error)
@@ -486,7 +486,7 @@ def _store_batch_and_select_new(
                 f"records in runs/{cell_run.run_id} hold"
             )
             if session.settings.is_repeatable:
-                raise ChangedBaselineError(
+                raise ChangedBaselineTokensError(
                     f"{difference_text}; remove that folder to decode it anew"
                 )
             log.warning("%s, as this device may", difference_text)

@@ -28,7 +28,7 @@ from spec_bench.metrics.interval import FEW_CLOCKS, FEW_DIFFER, FEWEST, TOO_FEW,
 from spec_bench.metrics.intervals import (
     AS_TAU,
     RATIOS,
-    find_usual_number,
+    find_majority_value,
     interval_where_few_differ,
     widen_to_tau_width,
 )
@@ -309,7 +309,7 @@ def _find_possible_gap(rows: Sequence[Row], table: Table, metric: str, relative:
     varies by prompt, because sides that still agree always do; else the range of the ratio's
     limits, NaN or infinite if unknown.
     """
-    if not find_usual_number(RATIOS[2], table[0]):
+    if not find_majority_value(RATIOS[2], table[0]):
         return 0.0
     ends = [end for row in rows for end in make_empty_sums(row, metric).limits or (nan, nan)]
     return float(np.ptp(np.log(ends) if relative else ends))

@@ -254,7 +254,7 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
             Table, {**_complete_entry(name, entry), "number": number}, source=f"table {number}"
         )
         for entry in _pop_entries(data, "tables")
-        for number in _parse_range_or_list(entry.pop("numbers"))
+        for number in _parse_table_numbers(entry.pop("numbers"))
     ]
     recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
     figures = []
@@ -302,7 +302,7 @@ def _complete_entry(paper: str, entry: Mapping[str, Any], usual_recipe: str = ""
     }
 
 
-def _parse_range_or_list(text: str | Sequence[int]) -> list[int]:
+def _parse_table_numbers(text: str | Sequence[int]) -> list[int]:
     """Parses table numbers, a range such as ``1-27`` or a list."""
     if not isinstance(text, str):
         return [int(number) for number in text]

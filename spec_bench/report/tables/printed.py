@@ -159,7 +159,7 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
     shows_speedups = any("speedup" in (*each.metrics, each.measured) for each in shown)
     shows_speedups |= any(row["metric"] == "speedup" for row in numbers)
     if other_pair and table.other_pair == "beside" and not shows_speedups:
-        numbers = [*numbers, *_iter_speedups(numbers)]
+        numbers = [*numbers, *_iter_printed_speedups(numbers)]
         shown = (*shown, _OVER_PLAIN)
     resolved = [
         each
@@ -422,7 +422,7 @@ def _fill_title(table: Table, numbers: Sequence[Row], drafts: Mapping[str, str])
     )
 
 
-def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
+def _iter_printed_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
     """Yields printed speed-ups: token rates divided by plain decoding's."""
     rates = [row for row in numbers if row["metric"] == "token_rate"]
     baseline_rates = {
