@@ -149,9 +149,9 @@ def interval_where_few_differ(
     """Computes the interval of a statistic that few prompts change; None if many do, or with
     repeats, or for fewer than ``FEWEST`` prompts.
 
-    It is the interval of a difference of scores, taken from the usual value. ``largest_difference``
-    is how far a prompt can be from that value: after five look-ups without a hit, the sixth may
-    hit. If it is 0 the interval is exact; if it is not known there are no ends.
+    It is the interval of a difference of scores, taken from the value of most prompts.
+    ``largest_difference`` is how far a prompt can be from that value: after five look-ups without a
+    hit, the sixth may hit. If it is 0 the interval is exact; if it is not known there are no ends.
     """
     table = make_checked_table(columns)
     data = table.sum(axis=1)
