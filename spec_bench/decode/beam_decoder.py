@@ -373,13 +373,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         """Samples D beams per layer from the draft, i.i.d. with replacement."""
         draft_layers = DraftedLayers([], [])
         for layer in range(self.plan.depth):
-            draft = self.drafts[0]
-            cache = self._caches[1]
-            logits = (
-                forest.run_newest_layer(draft, cache)
-                if layer
-                else forest.run_pending_nodes(draft, cache)
-            )
+            run_nodes = forest.run_newest_layer if layer else forest.run_pending_nodes
+            logits = run_nodes(self.drafts[0], self._caches[1])
             logits = logits.to(self.target.device, self.settings.dtype)
             log_q = parents.raw_log_probs(logits)
             beam_probs = warped_beam_probs(

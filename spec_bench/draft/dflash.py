@@ -306,13 +306,14 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     @torch.inference_mode()
     def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
-        rows = len(committed)
         head = self._head
         device = self._pending_hidden.device
         if self._max_new_entries:
             # A row with fewer entries writes fillers after them; the block then overwrites these.
             self._write_context(
-                self._pending_hidden[:rows, : self._max_new_entries], 0, self._context_starts
+                self._pending_hidden[: len(committed), : self._max_new_entries],
+                0,
+                self._context_starts,
             )
         block = head.embed_block(committed.roots.get_tensor(device), self._target.embed)
         rotation = self._plan_write_and_get_rotation(block, 0, self._block_starts)

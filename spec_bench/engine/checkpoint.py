@@ -72,8 +72,8 @@ def load_module(
         _describe_missing_tensors(info)
         or _describe_extra_tensors(info["unexpected_keys"], config)
         or _describe_zero_parts(module)
+        or ("" if packed else _describe_integer_weights(path, revision))
     )
-    misfit = misfit or ("" if packed else _describe_integer_weights(path, revision))
     if misfit:
         raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
     # transformers 5.17 leaves some dequantised parameters in bfloat16

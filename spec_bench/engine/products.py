@@ -1,7 +1,6 @@
 """Speeds up the products with a model's matrices on a CPU: packs them, or stores them by column."""
 
 import json
-import math
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -138,7 +137,8 @@ def _get_fastest_way(milliseconds: Mapping[str, float]) -> str:
 
 def measure_ways_ms(weights: Sequence[Tensor]) -> list[dict[str, float]]:
     """Measures, for each of ``ROWS``, the milliseconds of every way on some of the matrices: the
-    minimum of a few alternating turns.
+    sum of each matrix's minimum in a few alternating turns. A busy machine disturbs every turn, but
+    seldom the same short product in all of them.
     """
     sample: list[Tensor] = []
     for weight in weights:
@@ -148,18 +148,19 @@ def measure_ways_ms(weights: Sequence[Tensor]) -> list[dict[str, float]]:
     results = []
     with torch.inference_mode():
         for count in ROWS:
-            inputs = {w.shape[1]: torch.ones(count, w.shape[1], dtype=w.dtype) for w in sample}
-            best_ms = dict.fromkeys((PLAIN, PACKED, *[PADDED] * (count < _FULL)), math.inf)
-            for method in list(best_ms) * _REPEATS:
-                start_s = time.perf_counter()
-                for weight, packed_weight in zip(sample, packed, strict=True):
-                    rows = inputs[weight.shape[1]]
+            inputs = [torch.ones(count, w.shape[1], dtype=w.dtype) for w in sample]
+            best_ms: dict[str, list[float]] = {}
+            for method in (PLAIN, PACKED, *[PADDED] * (count < _FULL)) * _REPEATS:
+                turn_ms = []
+                for rows, weight, packed_weight in zip(inputs, sample, packed, strict=True):
+                    start_s = time.perf_counter()
                     if method == PLAIN:
                         linear(rows, weight)
                     else:
                         _multiply_packed(rows, packed_weight, None, method)
-                best_ms[method] = min(best_ms[method], 1e3 * (time.perf_counter() - start_s))
-            results.append(best_ms)
+                    turn_ms.append(1e3 * (time.perf_counter() - start_s))
+                best_ms[method] = [*map(min, best_ms.get(method, turn_ms), turn_ms)]
+            results.append({method: sum(times) for method, times in best_ms.items()})
     return results
 
 

@@ -38,8 +38,9 @@ def explain_no_recording(config: Any) -> str:
         types = ", ".join(RECORDED)
         return f"model type {config.model_type!r} is not known to record; known: {types}"
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    waits = rope in WAITING_ROPE
-    return f"rotary embeddings of type {rope!r} wait for the device" if waits else ""
+    if rope in WAITING_ROPE:
+        return f"rotary embeddings of type {rope!r} wait for the device"
+    return ""
 
 
 class GraphRecorder:

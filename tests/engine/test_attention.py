@@ -40,13 +40,18 @@ def tree_on(device):
     return tree
 
 
+def filled_cache(model, slots):
+    cache = model.allocate(1, slots)
+    for block in cache._storage:
+        block.copy_(torch.randn(block.shape, generator=torch.Generator().manual_seed(1)))
+    return cache
+
+
 def test_packed_heads_answer_as_repeated_ones_do():
     target, _ = tiny_pair.__wrapped__("llama", torch.float64)
     logits = []
     for _ in range(2):
-        cache = target.allocate(1, 20)
-        for block in cache._storage:
-            block.copy_(torch.randn(block.shape, generator=torch.Generator().manual_seed(1)))
+        cache = filled_cache(target, 20)
         logits.append(run_nodes(target, cache, tree_on(target.device), [9], slice(0, 5)).logits)
         install_grouped_attention(target.module)
     assert target.module.config._attn_implementation == NAME
@@ -189,9 +194,7 @@ def always_split(monkeypatch):
 
 def answers(model):
     """Logits of a prompt's end, of a tree and of tokens that a draft has not seen."""
-    cache = model.allocate(1, 60)
-    for block in cache._storage:
-        block.copy_(torch.randn(block.shape, generator=torch.Generator().manual_seed(1)))
+    cache = filled_cache(model, 60)
     prefill(model, cache, 0, list(range(1, 40)))
     tree = run_nodes(model, cache, tree_on(model.device), [39], slice(0, 5)).logits
     pending = run_causal_tokens(

@@ -160,6 +160,15 @@ def test_a_screened_row_says_that_it_was_disturbed_and_nothing_else(tmp_path):
     assert [*screened.reason] == [f"speedup: {reasons['speedup']}", ""]
 
 
+BOTH = [("a", ["0"]), ("b", ["1"])]
+
+
+def damage_lines(folder):
+    lines = CellStore(folder, "a").folder / "generations.jsonl"
+    lines.write_bytes(lines.read_bytes().replace(b'"tokens":[1', b'"tokens":[3'))
+    return lines
+
+
 def test_records_that_cannot_be_read_are_set_aside_and_made_again(tmp_path, caplog):
     end(tmp_path, 0, "a")
     lines, kept = CellStore(tmp_path, "a").folder / "generations.jsonl", tmp_path / "name"
@@ -168,13 +177,13 @@ def test_records_that_cannot_be_read_are_set_aside_and_made_again(tmp_path, capl
     (kept / "records.parquet").write_bytes(b"half")
     merge_results_csv(kept / "results.csv", [result_to_row(result("old"))])  # its run is not here
     end(tmp_path, 1, "b")
-    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
+    assert recorded(tmp_path) == BOTH
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
     assert [str(kept) in each.getMessage() for each in caplog.records] == [True]
     (kept / "records.parquet").unlink()
     (kept / "records.parquet").mkdir()
     end(tmp_path, 1, "b")
-    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
+    assert recorded(tmp_path) == BOTH
     assert lines.read_bytes() == torn
 
 
@@ -182,8 +191,7 @@ def test_records_of_an_earlier_version_are_left_where_its_cells_cannot_be_read(t
     end(tmp_path, 0, "a")
     records = tmp_path / "name" / "records.parquet"
     records.write_bytes(b"of another version")
-    lines = CellStore(tmp_path, "a").folder / "generations.jsonl"
-    lines.write_bytes(lines.read_bytes().replace(b'"tokens":[1', b'"tokens":[3'))
+    damage_lines(tmp_path)
     end(tmp_path, 1, "b")
     assert records.read_bytes() == b"of another version"
     assert any(f"{records} is left as it is" in message for message in caplog.messages)
@@ -193,10 +201,9 @@ def test_a_cell_that_is_damaged_keeps_the_records_that_it_had_until_it_is_measur
     tmp_path, caplog
 ):
     end(tmp_path, 0, "a")
-    lines = CellStore(tmp_path, "a").folder / "generations.jsonl"
-    lines.write_bytes(lines.read_bytes().replace(b'"tokens":[1', b'"tokens":[3'))
+    lines = damage_lines(tmp_path)
     end(tmp_path, 1, "b")
-    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
+    assert recorded(tmp_path) == BOTH
     assert [f"{lines}: line 1" in each.getMessage() for each in caplog.records] == [True]
 
 
