@@ -50,6 +50,7 @@ Openings = Annotated[tuple[str, ...], MinLen(1), Requirement("a list of one or m
 DRAFT_MODEL = "draft_model"  # trains a separate draft model instead of heads
 HEAD_WIDTH = 64
 RANDOM = "random"
+ALL_TOKENS = ("medusa", "eagle", "mtp")  # kinds of heads with an output for every token
 Share = Annotated[FiniteFloat, Ge(0), Le(1)]
 
 
@@ -88,6 +89,11 @@ class HeadSettings:
                 raise UsageError(
                     f"head.init=target: the last layer of {self.kind} has another width than the "
                     "target's"
+                )
+            if self.draft_vocab and self.kind in ALL_TOKENS:
+                raise UsageError(
+                    f"head.draft_vocab must be null for {self.kind}, which guesses all of the "
+                    f"target's tokens, got {self.draft_vocab}"
                 )
             return
         has_folder = self.init != RANDOM  # the folder of a trained draft, which fixes its sizes

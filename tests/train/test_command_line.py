@@ -64,6 +64,7 @@ def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint():
         ("+head.layers=2", "unknown setting head.layers; head has blocks"),
         ("head=redrafter head.init=target", "head.init=target: the last layer of redrafter"),
         ("head=mtp head.init=embedded:x", "head.init must be random or target, got 'embedded:x'"),
+        ("head=medusa +head.draft_vocab=64", "head.draft_vocab must be null for medusa"),
         ("head=pard +head.width=64", "head.init=embedded:draft_distilled has its own"),
         ("head=draft_model head.blocks=0", "head.kind=draft_model needs head.blocks"),
         ("data.validation=1", "data.validation must be a number from 0 to 0.9"),
