@@ -83,7 +83,9 @@ def test_plain_sampling_passes_every_test_at_about_the_stated_rate():
     alarms = 0
     for seed in range(60):
         law = compute_answer_statistics(TARGET, [*sampled(TARGET, 4, seed)], WARM)
-        alarms += any(not each.passed for each in run_statistical_tests(law, seed, rate=0.1))
+        alarms += any(
+            not each.passed for each in run_statistical_tests(law, seed, false_alarm_rate=0.1)
+        )
     assert alarms <= 14  # of 60 at a rate of at most 0.1: chance below 0.001
 
 

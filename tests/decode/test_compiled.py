@@ -84,11 +84,11 @@ def test_a_traced_iteration_says_what_the_called_one_says_bit_for_bit(case, pair
 @pytest.mark.slow
 @NEEDS_COMPILER
 @pytest.mark.parametrize("case", CASES[:3])
-def test_a_compiled_iteration_says_what_the_called_one_says_bit_for_bit(case, pair, monkeypatch):
+def test_a_compiled_iteration_says_what_the_called_one_says_bit_for_bit(case, pair):
     # torch 2.13 writes C++ for a beam's vectors that does not compile; without them exp rounds.
     scalar = case[0] == "rsd_s"
-    monkeypatch.setattr(inductor_config.cpp, "simdlen", 1 if scalar else None)
-    check(pair, *case, rounding=1e-6 if scalar else 0.0)
+    with inductor_config.patch({"cpp.simdlen": 1 if scalar else None}):
+        check(pair, *case, rounding=1e-6 if scalar else 0.0)
 
 
 @contextmanager
