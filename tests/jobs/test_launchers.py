@@ -379,7 +379,9 @@ def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_
         status, _, said = start(arguments, tmp_path).finish()
         assert status == 0, said
         for path, lines in before.items():
-            assert path.read_bytes().startswith(lines[: lines.rfind(b"\n") + 1])
+            # But for a torn one, and the last, which no baseline may have been timed beside yet.
+            kept = b"".join(lines.splitlines(keepends=True)[:-2])
+            assert path.read_bytes().startswith(kept)
     assert main(monkeypatch, *sweep(family, tmp_path / "whole", *given)) == 0
     assert untimed(rows_of(killed), "reason") == untimed(rows_of(tmp_path / "whole"), "reason")
 
