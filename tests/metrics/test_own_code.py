@@ -61,6 +61,32 @@ def test_a_file_that_a_text_of_a_metrics_file_names_is_part_of_its_code(tmp_path
     assert digests[0] == digests[2] != digests[1]
 
 
+def test_a_data_file_is_part_of_the_code_of_functions_too_and_a_text_of_any_length_is_no_fault(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+
+    def measured(predictions):
+        """Zählt Wörter."""
+        return {"v": [open(name).read() for name in ("words.txt", "ö" * 200, "\0", "")]}
+
+    digests = []
+    for words in ("good", "bad", "good"):
+        (tmp_path / "words.txt").write_text(words)
+        digests.append(own_code.read_function_code_and_values(measured, with_run_mark=False))
+    assert digests[0] == digests[2] != digests[1]
+    (tmp_path / "score.py").write_text(f"NAMES = 'words.txt', '{'ö' * 200}', '{tmp_path}'\n")
+    assert own_code.read_code_of_file(tmp_path / "score.py").count("\0") == 1
+
+
+def test_imports_of_a_file_whose_name_is_also_a_text_are_followed(tmp_path):
+    (tmp_path / "score.py").write_text("import helper\n\nHELPER = 'helper.py'\n")
+    (tmp_path / "helper.py").write_text("import inner\n")
+    (tmp_path / "inner.py").write_text("K = 1\n")
+    files = own_code.list_files_of_code(tmp_path / "score.py")
+    assert [file.name for file in files] == ["score.py", "helper.py", "inner.py"]
+
+
 SCALE = 1
 
 
