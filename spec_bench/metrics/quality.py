@@ -104,7 +104,7 @@ class MeanScore(Score):
         return {self.name: mean_interval(best)}
 
 
-def _register_score_column(name: str, score_class: type[Score], **facts: Any) -> type[Score]:
+def _register_column_of_score(name: str, score_class: type[Score], **facts: Any) -> type[Score]:
     """Registers the score's column, described by ``facts`` if it is another package's; returns the
     score's class.
     """
@@ -112,7 +112,7 @@ def _register_score_column(name: str, score_class: type[Score], **facts: Any) ->
     return score_class
 
 
-SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _register_score_column)
+SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _register_column_of_score)
 """Quality scores by the name of their first column; a task lists the names of its scores."""
 
 
@@ -193,9 +193,6 @@ class _SquadScore(MeanScore):
     Reference answers that are empty after normalisation do not count. A question without any other
     is unanswerable: right answers are an empty text and the word that our prompts give for this
     case.
-
-    Gold answers that normalisation empties do not count; a question left without one is
-    unanswerable, and the right answer is none: an empty text, or the word that our prompts teach.
     """
 
     needs_references = "field"

@@ -77,7 +77,7 @@ def sum_by_clock(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
 
 
 @dataclass(frozen=True)
-class SumOfStatistics:
+class SumOverColumnGroups:
     """A sum of statistics, each a function of its own columns.
 
     A derivative by one column then needs only one term, which keeps a mean over hundreds of
@@ -287,7 +287,7 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
     """Computes the derivatives of the statistic by each sum, (columns, batch), by central
     differences.
     """
-    if isinstance(statistic, SumOfStatistics):
+    if isinstance(statistic, SumOverColumnGroups):
         return np.concatenate(
             [_gradient(term, part) for term, part in statistic.split_columns(sums)]
         )

@@ -20,7 +20,7 @@ from spec_bench.metrics.intervals import (
 )
 from spec_bench.metrics.p_values import p_value_above, sign_flip_p_value
 from spec_bench.metrics.resampling import (
-    SumOfStatistics,
+    SumOverColumnGroups,
     bootstrap_interval,
     label_clocks,
     sum_by_clock,
@@ -190,7 +190,7 @@ def test_a_total_has_the_interval_of_the_sum_and_asks_a_term_for_its_own_columns
     tokens, seconds = skewed(20, np.random.default_rng(13))
     columns = np.array([tokens, seconds, 2 * seconds, tokens + 5])
     term = Mock(side_effect=log_ratio)
-    found = bootstrap_interval(SumOfStatistics(((2, term), (2, term))), columns)
+    found = bootstrap_interval(SumOverColumnGroups(((2, term), (2, term))), columns)
     plain = bootstrap_interval(lambda s: log_ratio(s[:2]) + log_ratio(s[2:]), columns)
     expected = (plain.value, plain.low, plain.high)
     assert (found.value, found.low, found.high) == pytest.approx(expected, rel=1e-6)

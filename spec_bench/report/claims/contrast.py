@@ -34,7 +34,7 @@ from spec_bench.metrics.intervals import (
 )
 from spec_bench.metrics.p_values import p_value_above, p_value_below
 from spec_bench.metrics.resampling import (
-    SumOfStatistics,
+    SumOverColumnGroups,
     bootstrap_interval,
     pseudo_values,
     t_critical_value,
@@ -264,7 +264,7 @@ def compute_mean_difference(
         for contrast in contrasts
     ]
     widths = [len([*chain(*contrast)]) * table.shape[1] for contrast in contrasts]
-    statistic = SumOfStatistics(tuple(zip(widths, shares, strict=True)))
+    statistic = SumOverColumnGroups(tuple(zip(widths, shares, strict=True)))
     flat = table.reshape(-1, *table.shape[2:])
     if picks and is_small:
         with np.errstate(divide="ignore", invalid="ignore"):
