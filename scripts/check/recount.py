@@ -4,8 +4,8 @@
     python scripts/check/recount.py results --write    # puts today's intervals in
 
 A table's intervals are those of the code that wrote it. ``--write`` replaces the ends of intervals
-where the number itself is the same; a number that differs is printed, left as it is, and makes the
-exit status 1. Scores need texts and are left out.
+where the number itself is the same, and the reasons of ends that are empty; a number that differs
+is printed, left as it is, and makes the exit status 1. Scores need texts and are left out.
 """
 
 import argparse
@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.jobs.job.session import index_timings, select_paired_timings
 from spec_bench.metrics import CellRecords, metric, summarise
-from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST
 from spec_bench.records import parquet
 from spec_bench.records.parquet import RETIMED_SUFFIX, PackedRecords
 from spec_bench.records.types import Generation, Reason, format_reasons, parse_reasons
@@ -43,9 +42,9 @@ class RecountedTable:
     """A table's rows as their records make them today."""
 
     path: Path
-    rows: list[TextRow]  # with today's ends of intervals
+    rows: list[TextRow]  # with today's ends of intervals and their reasons
     counted: int  # numbers and ends that were computed again
-    changed_ends: list[str]  # one message for each
+    changed_ends: list[str]  # one message for each, and for each row with other reasons
     changed_numbers: list[str]
 
 
@@ -70,11 +69,11 @@ def write_table(table: RecountedTable) -> None:
 
 
 def _recount_row(table: RecountedTable, row: TextRow, cell: CellRecords) -> int:
-    """Replaces the ends of a row's intervals; notes what differs. Returns the count of numbers."""
-    numbers = summarise(cell).row
-    if 0 < len({*cell.clocks}) < FEWEST and FEW_CLOCKS not in row["reason"]:
-        reasons = (*parse_reasons(row["reason"]), Reason("intervals", FEW_CLOCKS))
-        row["reason"] = format_reasons(reasons)
+    """Replaces the ends of a row's intervals and the reasons of empty ones; notes what differs.
+    Returns the count of numbers.
+    """
+    summary = summarise(cell)
+    numbers = summary.row
     place = f"{table.path}: {row['decoder']} {row['spec']} ({row['run_id']})"
     counted = 0
     for name, quantity in metric.items():
@@ -93,6 +92,13 @@ def _recount_row(table: RecountedTable, row: TextRow, cell: CellRecords) -> int:
             ):
                 table.changed_ends.append(f"{place}: {column} is {text}, not {row[column]}")
                 row[column] = text
+    reasons = [reason for reason in parse_reasons(row["reason"]) if reason.column != "intervals"]
+    texts = summary.explain_missing_ends(cell, row)
+    reasons += [Reason("intervals", text) for text in texts]
+    if {*reasons} != {*parse_reasons(row["reason"])}:
+        reason_text = format_reasons(reasons)
+        table.changed_ends.append(f"{place}: reason is {reason_text}, not {row['reason']}")
+        row["reason"] = reason_text
     return counted
 
 

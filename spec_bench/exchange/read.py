@@ -321,7 +321,10 @@ def _make_result_row(
         "engine": ENGINE,  # the times are not of an older engine of this program
         "reason": reason + rate_reason,
     }
-    for name, number in summarise(records).row.items():
+    summary = summarise(records)
+    for name, number in summary.row.items():
         is_unknown = number is None or name.startswith(unknown_columns)
         row[name] = "" if is_unknown else number
+    for text in summary.explain_missing_ends(records, row):
+        row["reason"] += f"; intervals: {text}"
     return row

@@ -4,19 +4,33 @@ Knows the registered metrics and the columns; nothing about files, labels or how
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import latencies as latencies  # likewise
 from spec_bench.metrics import stalls as stalls  # likewise
 from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
-from spec_bench.metrics.interval import Interval, clip_or_drop_wide_ends
+from spec_bench.metrics.interval import (
+    FEW_CLOCKS,
+    FEWEST,
+    TOO_FEW,
+    WIDEST,
+    Interval,
+    clip_or_drop_wide_ends,
+)
 from spec_bench.metrics.intervals import widen_to_tau_width
-from spec_bench.metrics.metric import CellRecords, Number, PromptSums, compute_interval, metric
+from spec_bench.metrics.metric import (
+    MEASURED_ANEW,
+    CellRecords,
+    Number,
+    PromptSums,
+    compute_interval,
+    metric,
+)
 from spec_bench.metrics.quality import SCORES, compute_score_columns, needs_references
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
@@ -24,6 +38,8 @@ from spec_bench.vocabulary import columns
 
 T = TypeVar("T")
 Row = dict[str, float | str | None]
+_TOO_ALIKE = "too few independent or different prompts"
+_TOO_WIDE = f"ends over a factor of {WIDEST:g} apart"
 
 
 @dataclass(frozen=True)
@@ -32,12 +48,63 @@ class CellSummary:
 
     # values of all registered metrics and of the scores, and the ends of their intervals; None is
     # an empty cell
-    row: Row
+    row: Row = field(default_factory=dict)
     # score -> prompt id -> the prompt's own value if the score is a mean over prompts, else its
     # numbers whose sums determine the score
-    scores: dict[str, dict[str, float | tuple[float, ...]]]
-    failures: Sequence[tuple[str, str]] = ()  # columns of metrics and scores that raised, and why
-    empty_cells: Sequence[tuple[str, str]] = ()  # columns with a NaN or infinite value, and why
+    scores: dict[str, dict[str, float | tuple[float, ...]]] = field(default_factory=dict)
+    # columns of metrics and scores that raised, and why
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    # columns with a NaN or infinite value, and why
+    empty_cells: list[tuple[str, str]] = field(default_factory=list)
+    # columns whose interval has no ends, and why; not those of metric modules, which never have any
+    missing_ends: dict[str, str] = field(default_factory=dict)
+
+    def explain_missing_ends(self, cell: CellRecords, row: Mapping[str, Any]) -> Iterator[str]:
+        """Yields why intervals of the cell have no ends, one text for each cause.
+
+        A column without a value in ``row``, the row as it is stored, needs no reason. With fewer
+        than ``FEWEST`` prompts no columns are named, with fewer clocks none of times or energies,
+        as all lack their ends.
+        """
+        is_small = len(cell.generations) < FEWEST
+        has_few_clocks = 0 < len({*cell.clocks}) < FEWEST
+        if is_small:
+            yield TOO_FEW
+        if has_few_clocks:
+            yield FEW_CLOCKS
+        for cause in () if is_small else (_TOO_ALIKE, _TOO_WIDE):
+            names = [
+                name
+                for name, reason in self.missing_ends.items()
+                if reason == cause
+                and row.get(name) not in (None, "")
+                and not (has_few_clocks and columns.get_column(name).kind in MEASURED_ANEW)
+            ]
+            if names:
+                yield f"{cause} for {', '.join(names)}"
+
+    def add_number(
+        self, column: str, number: Number, has_ends: bool, tau: Interval | None = None
+    ) -> None:
+        """Adds a number to the row; a NaN or infinite one leaves its cells empty."""
+        if isinstance(number, PromptSums):
+            number = compute_interval(number) if has_ends else number.value
+        entries: Row = {column: number.value if isinstance(number, Interval) else number}
+        if has_ends and (number is None or isinstance(number, Interval)):
+            low, high = (f"{column}{end}" for end in columns.ENDS)
+            entries |= {low: None, high: None}
+            if number is not None:
+                interval = clip_or_drop_wide_ends(column, widen_to_tau_width(number, tau, column))
+                entries |= {low: interval.low, high: interval.high}
+                if interval.ends is None and columns.find_column(column):
+                    self.missing_ends[column] = _TOO_WIDE if number.ends else _TOO_ALIKE
+        value = entries[column]
+        if isinstance(value, float) and not isfinite(value):
+            entries = dict.fromkeys(entries)
+            # In a row's reason a column must be a plain word.
+            place = column if re.fullmatch(r"[a-z]\w*", column) else "quality_signature"
+            self.empty_cells.append((place, f"{column} came out as {value}"))
+        self.row.update(entries)
 
 
 def summarise(
@@ -55,19 +122,14 @@ def summarise(
     """
     if not cell.generations:
         raise UsageError("a cell without generations has no metrics")
-    row: Row = {}
+    summary = CellSummary()
     tau = compute_interval(calls.block_efficiency_sums(cell))
-    failures = list[tuple[str, str]]()
-    empty_cells = list[tuple[str, str]]()
     for name, quantity in metric.items():
-        has_ends = quantity.column.interval and ends
         try:
-            entries = _make_row_entries(name, quantity.compute(cell), has_ends, tau)
-            row.update(_blank_if_infinite(name, entries, empty_cells))
+            summary.add_number(name, quantity.compute(cell), quantity.column.interval and ends, tau)
         except Exception as error:  # such as an error in another package's metric
-            failures.append((name, describe_error(error)))
+            summary.failures.append((name, describe_error(error)))
     signatures = []
-    by_prompt = dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
         references = _select_references(cell, name)
         answers = _select_prompts(cell.texts, references, "texts")
@@ -76,57 +138,26 @@ def summarise(
                 name, answers, [*references.values()], tokenize
             )
         except Exception as error:  # such as an error in a user's function
-            failures.append(("quality_signature", f"{name}: {describe_error(error)}"))
+            summary.failures.append(("quality_signature", f"{name}: {describe_error(error)}"))
             continue
         signature += f"|scored: {len(references)} of {len(cell.ids)} answers" * (
             len(references) < len(cell.ids)
         )
-        if name not in SCORES and (
-            taken_columns := sorted(set(intervals) & {*columns.define_all_column_names(), *row})
-        ):
+        known_columns = {*columns.define_all_column_names(), *summary.row}
+        if name not in SCORES and (taken_columns := sorted(set(intervals) & known_columns)):
             raise UsageError(f"score {name}: there is a column {', '.join(taken_columns)} already")
         for column, interval in intervals.items():
             # Columns of metric modules, which are not registered, all have an interval.
             declared_column = columns.find_column(column)
-            entries = _make_row_entries(
+            summary.add_number(
                 column, interval, declared_column is None or declared_column.interval
             )
-            row.update(_blank_if_infinite(column, entries, empty_cells))
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:
-                by_prompt[column] = dict(zip(references, parts, strict=True))
+                summary.scores[column] = dict(zip(references, parts, strict=True))
         signatures.append(signature)
-    row["quality_signature"] = "; ".join(signatures) or None
-    return CellSummary(row, by_prompt, failures, empty_cells)
-
-
-def _blank_if_infinite(column: str, entries: Row, empty_cells: list[tuple[str, str]]) -> Row:
-    """Returns a number's row entries; if it is NaN or infinite, empty ones, and appends the column
-    with the reason to ``empty_cells``.
-    """
-    number = entries[column]
-    if not isinstance(number, float) or isfinite(number):
-        return entries
-    # In a row's reason a column must be a plain word.
-    place = column if re.fullmatch(r"[a-z]\w*", column) else "quality_signature"
-    empty_cells.append((place, f"{column} came out as {number}"))
-    return dict.fromkeys(entries)
-
-
-def _make_row_entries(
-    column: str, number: Number, has_ends: bool, tau: Interval | None = None
-) -> Row:
-    if isinstance(number, PromptSums):
-        number = compute_interval(number) if has_ends else number.value
-    if not has_ends:
-        return {column: number.value if isinstance(number, Interval) else number}
-    ends = [f"{column}{end}" for end in columns.ENDS]
-    if number is None:
-        return dict.fromkeys((column, *ends))
-    if not isinstance(number, Interval):
-        return {column: number}
-    number = clip_or_drop_wide_ends(column, widen_to_tau_width(number, tau, column))
-    return dict(zip((column, *ends), (number.value, number.low, number.high), strict=True))
+    summary.row["quality_signature"] = "; ".join(signatures) or None
+    return summary
 
 
 def _select_references(cell: CellRecords, score: str) -> dict[str, Sequence[str]]:
@@ -146,7 +177,7 @@ def _select_prompts(
     by_prompt: Mapping[str, T] | None, ids: Collection[str], value_kind: str
 ) -> list[T]:
     """Selects the values of these prompts, in order. Raises UsageError if a prompt has none."""
-    known_scores = by_prompt or {}
-    if missing_ids := sorted(set(ids) - known_scores.keys()):
+    known_values = by_prompt or {}
+    if missing_ids := sorted(set(ids) - known_values.keys()):
         raise UsageError(f"no {value_kind} for prompts: {', '.join(missing_ids)}")
-    return [known_scores[prompt_id] for prompt_id in ids]
+    return [known_values[prompt_id] for prompt_id in ids]

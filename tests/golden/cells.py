@@ -88,6 +88,7 @@ _RATES = (
     *("load_average", "stalls", "machine"),
 )
 _OF_BYTES = ("target_digest", "draft_digest", "token_ids_digest")  # ids and tokens say as much
+_OF_TIMES = ("speedup: ", "intervals: ends over")  # beginnings of reasons
 
 
 def run_ids(commands):
@@ -170,9 +171,9 @@ def _cell(row):
     kept = {key: _value(text) for key, text in row.items() if text and not key.endswith(_FREE)}
     kept = {key: value for key, value in kept.items() if not key.startswith(_RATES)}
     kept = {key: value for key, value in kept.items() if key not in _OF_BYTES}
-    if "reason" in kept:  # what stalls did to a speed-up, no run repeats either
+    if "reason" in kept:  # what stalls did to a speed-up or to ends, no run repeats either
         said = str(kept["reason"]).split("; ")
-        kept["reason"] = "; ".join(each for each in said if not each.startswith("speedup: "))
+        kept["reason"] = "; ".join(each for each in said if not each.startswith(_OF_TIMES))
     return {"run_id": row["run_id"], "prompts": prompts, "row": kept}
 
 

@@ -122,7 +122,7 @@ def rows_of(results, name="default"):
     ]
 
 
-_DISTURBED = re.compile(r"speedup: (?:stalled|disturbed): [^;]*(; |$)")
+_DISTURBED = re.compile(r"(?:speedup: (?:stalled|disturbed):|intervals: ends over) [^;]*(; |$)")
 
 
 def untimed(rows, *also):

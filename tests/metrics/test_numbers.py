@@ -17,7 +17,7 @@ from spec_bench.metrics.calls import (
     mbsu,
 )
 from spec_bench.metrics.efficiency import match_baseline
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.interval import FEW_CLOCKS, Interval
 from spec_bench.metrics.metric import pool_repeats
 from spec_bench.metrics.quality import get_non_ratio_statistic
 from spec_bench.metrics.stalls import (
@@ -265,7 +265,12 @@ def windows(calls, seconds, stall_at=-1, times=60):
     return [window(p, calls, seconds * (times if p == stall_at else 1)) for p in range(PROMPTS)]
 
 
+ALIKE = "too few independent or different prompts for"
+WIDE = "ends over a factor of 10 apart for"
+RATES = ("token_rate", "token_rate_end_to_end")
 CALM, SHAKEN, BASE = windows(8, 0.02), windows(8, 0.02, stall_at=3), windows(24, 0.01)
+
+ONE_CLOCK = [replace(each, decode_s=2.0) for each in CALM]
 
 
 def test_a_window_far_beyond_the_median_per_call_is_stalled():
@@ -285,6 +290,24 @@ def test_one_stall_decides_the_ratio_of_sums_and_not_the_median():
     assert describe_deciding_stalls(records) == "stalled: 1 of 12 windows; median says 1.50"
     other = CellRecords(CALM, windows(24, 0.01, stall_at=0))
     assert describe_deciding_stalls(other) == "stalled: 1 of 12 of the baseline's; median says 1.50"
+
+
+@pytest.mark.parametrize(
+    ("records", "blank", "reasons"),
+    [
+        (CellRecords(CALM[:4]), (), ["fewer than 5 prompts"]),
+        (CellRecords(CALM), (), []),
+        (CellRecords(CALM, BASE), (), [f"{ALIKE} speedup"]),  # the same ratio for each prompt
+        (CellRecords(CALM, BASE), ("speedup",), []),
+        (CellRecords(windows(8, 0.02, 3, 9999)), (), [f"{WIDE} {', '.join(RATES)}"]),
+        (CellRecords(CALM, BASE, batched=True), (), [f"{ALIKE} speedup, speedup_median"]),
+        (CellRecords(ONE_CLOCK, batched=True), (), [FEW_CLOCKS]),
+    ],
+)
+def test_a_row_says_once_why_intervals_have_no_ends(records, blank, reasons):
+    found = summarise(records)
+    row = found.row | dict.fromkeys(blank)
+    assert [*found.explain_missing_ends(records, row)] == reasons
 
 
 def test_no_stall_or_one_within_the_interval_says_nothing():

@@ -4,7 +4,7 @@ Knows the session, the metrics and the columns; nothing about how a cell was dec
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, starmap, takewhile
 from typing import Any
@@ -27,7 +27,6 @@ from spec_bench.measure.roofline import (
 )
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call
-from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
 from spec_bench.metrics.latencies import are_most_chunks_simultaneous
 from spec_bench.metrics.stalls import describe_deciding_stalls, describe_disturbance
 from spec_bench.records.cell_folder import compute_digest_columns
@@ -129,16 +128,7 @@ def _build_result(
     empty_columns += [f"{RATE}_by_depth"] * (RATE in undefined_metrics)
     lengths = {request.prompt_id: len(request.prompt_ids) for request in prompts.requests}
     lacks_baseline = records.baseline is None and not is_served_without_baseline(settings)
-    result = CellResult(
-        cell_run.run_id,
-        facts,
-        "partial" if missing_reasons or summary.failures or lacks_baseline else "complete",
-        decoder.lossless,
-        (
-            *missing_reasons,
-            *_collect_reasons(session, cell_run, records),
-            *starmap(Reason, [*undefined_metrics.items(), *summary.failures, *summary.empty_cells]),
-        ),
+    row = (
         summary.row
         | dict.fromkeys(empty_columns)
         | _build_memory_and_graph_columns(settings, cell_run, decoder, prompts)
@@ -149,7 +139,20 @@ def _build_result(
             "energy_method": None if meter.name == "none" else meter.name,
             "energy_period_s": meter.period_s,
             "idle_power_w": meter.idle_power_w,
-        },
+        }
+    )
+    interval_reasons = summary.explain_missing_ends(records, row)
+    result = CellResult(
+        cell_run.run_id,
+        facts,
+        "partial" if missing_reasons or summary.failures or lacks_baseline else "complete",
+        decoder.lossless,
+        (
+            *missing_reasons,
+            *_collect_reasons(session, cell_run, records, interval_reasons),
+            *starmap(Reason, [*undefined_metrics.items(), *summary.failures, *summary.empty_cells]),
+        ),
+        row,
         None if records.baseline is None else "same job",
     )
     scores = {
@@ -276,14 +279,15 @@ def _build_memory_and_graph_columns(
     return values
 
 
-def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
+def _collect_reasons(
+    session: Session, cell_run: CellRun, records: CellRecords, interval_reasons: Iterable[str]
+) -> list[Reason]:
     settings = session.settings
     left_out = session.prompts.turn_count_not_asked
     no_speedup = "the baseline failed, none was timed in turn"
     if is_served_without_baseline(settings):
         no_speedup = "no server decodes plainly beside it, server.baseline_url names none"
     not_asked = f"{left_out} not asked, no fixed answer to continue"
-    few_clocks = 0 < len({*records.clocks}) < FEWEST
     causes = [
         ("speedup", no_speedup if records.baseline is None else ""),
         ("later_turns", not_asked if left_out else ""),
@@ -294,8 +298,7 @@ def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) 
         ),
         ("host_overhead", _ONE_GRAPH if cell_run.iteration_counts.recorded else ""),
         ("repeats", _describe_changed_repeats(records)),
-        ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
-        ("intervals", FEW_CLOCKS if few_clocks else ""),
+        *(("intervals", text) for text in interval_reasons),
         (
             "spec",
             cell_run.cell.config.describe_tree_cut(cell_run.decoder) if cell_run.decoder else "",
