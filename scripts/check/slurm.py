@@ -162,7 +162,11 @@ def rows(results: Path) -> list[dict[str, str]]:
 
 def timeless(row: dict[str, str]) -> dict[str, str]:
     """A row without times, and without remarks about them."""
-    reasons = [each for each in parse_reasons(row["reason"]) if each.column not in TIMES]
+    reasons = [
+        each
+        for each in parse_reasons(row["reason"])
+        if each.column not in TIMES and not each.text.startswith("ends over")
+    ]
     own = {**row, "reason": format_reasons(reasons)}
     return {name: value for name, value in own.items() if name not in TIMES}
 

@@ -1,5 +1,4 @@
-"""Audits every whole-path rule by enumeration: averaged over all draws, the output has
-the target's law.
+"""Audits every whole-path rule by enumeration: over all draws, the output has the target's law.
 
 A whole-path rule judges trees, and the models have a different law for every prefix, so that a
 wrong ancestor shows as clearly as a wrong ratio. All trees of one shape and kind of siblings are

@@ -6,6 +6,7 @@ text begin with the answer: the decoder to use on each task.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -144,20 +145,16 @@ def _format_group_table(group: Group) -> str:
 def _format_footer(groups: Sequence[Group], results: Path) -> str:
     """Formats pair, sample size, machine and versions from the records."""
     rows = pd.concat([group.rows for group in groups])
-    first_row = rows.iloc[0]
-    batch_sizes = ", ".join(str(size) for size in rows.batch_size.dropna().drop_duplicates())
-    facts = [f"pair {first_row.pair}", f"batch size {batch_sizes or 'unknown'}"]
+    pairs, batch_sizes = (
+        ", ".join(map(str, rows[name].dropna().drop_duplicates()))
+        for name in ("pair", "batch_size")
+    )
+    facts = [f"pair {pairs}", f"batch size {batch_sizes or 'unknown'}"]
     facts += dict.fromkeys(filter(None, (format_harness_note(group.rows) for group in groups)))
     facts += [f"{group.title}: {_describe_group_settings(group)}" for group in groups]
-    origin: Mapping[str, Any] = read_provenance(results, str(first_row.run_id).split(",")[0]) or {}
-    if origin:
-        devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
-        threads = origin["torch"]["threads"]
-        versions = origin["versions"]
-        facts += [
-            f"measured on {devices}, {format_count(threads, 'thread')}",
-            f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
-        ]
+    run_ids = ",".join(map(str, rows.run_id)).split(",")
+    origins = filter(None, (read_provenance(results, run_id) for run_id in run_ids))
+    facts += dict.fromkeys(chain.from_iterable(map(_describe_machine_and_versions, origins)))
     facts += [POOLED] if any(SEEDS in group.rows for group in groups) else []
     facts += [
         f"{group.title}: speedup of {doubt}"
@@ -168,8 +165,18 @@ def _format_footer(groups: Sequence[Group], results: Path) -> str:
         *list_mark_meanings(rows),
         *dict.fromkeys(describe_speed_caveats(to_rows(rows), ["speedup"])),
     ]
-    intervals = f"{describe_intervals(to_rows(rows))}, paired by prompt for speedup."
+    intervals = describe_intervals(to_rows(rows), ", paired by prompt for speedup")
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
+
+
+def _describe_machine_and_versions(origin: Mapping[str, Any]) -> tuple[str, str]:
+    """Describes where a cell was measured, from its provenance."""
+    devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
+    versions = origin["versions"]
+    return (
+        f"measured on {devices}, {format_count(origin['torch']['threads'], 'thread')}",
+        f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
+    )
 
 
 def _describe_group_settings(group: Group) -> str:

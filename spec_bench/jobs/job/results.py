@@ -116,9 +116,8 @@ def _build_result(
     records = _gather_records(session, decoder, repeats, baseline)
     is_exact_greedy = decoder.lossless == "exact" and not settings.sampling.temperature
     changed_count = _count_changed_answers(records) if is_exact_greedy else 0
-    _warn_of_suspicious_answers(
-        cell_run.cell.title, [*(records.texts or {}).values()], changed_count
-    )
+    texts = [*(records.texts or {}).values()]
+    _warn_of_suspicious_answers(cell_run.cell.title, texts, changed_count)
     summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     missing_reasons = explain_missing_prompts(session, cell_run, records.ids)
     failed_count = prompts.prompt_count_with_failed - len(records.ids)
@@ -155,11 +154,7 @@ def _build_result(
         row,
         None if records.baseline is None else "same job",
     )
-    scores = {
-        name: of_prompts
-        for name, of_prompts in summary.scores.items()
-        if name not in undefined_metrics
-    }
+    scores = {name: part for name, part in summary.scores.items() if name not in undefined_metrics}
     return result, scores
 
 

@@ -48,18 +48,12 @@ class NvidiaSmiMeter(EnergyMeter[EpochSeconds]):
 
     def start(self) -> None:
         try:
-            gpus_of_machine = [
-                Gpu(int(index), uuid) for index, uuid in query_gpus(("index", "uuid"))
-            ]
+            gpus = [Gpu(int(index), uuid) for index, uuid in query_gpus(("index", "uuid"))]
         except ValueError:
             raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
         devices = self.settings.devices
-        meters_machine = self.whole and devices is None
-        gpus = (
-            gpus_of_machine
-            if meters_machine
-            else select_job_gpus(gpus_of_machine, devices, self.ordinals)
-        )
+        if not self.whole or devices is not None:  # else all GPUs of the machine are metered
+            gpus = select_job_gpus(gpus, devices, self.ordinals)
         period_s = self.settings.period_s / (20 if self.whole else 1)  # dense, to interpolate
         self._sampler = PowerSampler(gpus, find_power_field(gpus, self.fields), period_s)
         self._sampler.start()

@@ -168,7 +168,7 @@ class SqlExecutionAccuracy(Score):
     ) -> list[Verdict]:
         # A longer statement is refused anyway; there is no need to read all of it.
         statements = [extract_query(text[: _SQL_LENGTH + 1]) for text in predictions]
-        answered = [reference for reference in expected if statements[reference[0]]]
+        answered = [reference for reference in expected if statements[reference.index_in_batch]]
         queries = [
             # One row more than the reference's is enough to detect that there are too many.
             SqlQuery(

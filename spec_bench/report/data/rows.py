@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from spec_bench.jobs.store.experiment import Experiment
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.interval import FEWEST, FEWEST_ROUNDS, Interval
 from spec_bench.records.sampling import EMPTY_AT_DEFAULT
 from spec_bench.records.sessions import (
     OTHER_SESSION_MARK,
@@ -329,11 +329,18 @@ def count_prompts_per_clock(row: Row) -> int:
     return 1 if row.get("device") == "server" else int(get_number(row, "batch_size") or 1)
 
 
-def describe_intervals(rows: Iterable[Row]) -> str:
-    """Describes what the intervals of these rows are over."""
-    shares_clock = any(count_prompts_per_clock(row) > 1 for row in rows)
-    of_batches = ", for times over the batches, whose prompts share a clock" * shares_clock
-    return f"In brackets: 95% intervals, bootstrap over prompts{of_batches}"
+def describe_intervals(rows: Sequence[Row], detail: str = "") -> str:
+    """Describes in sentences what the intervals of these rows are over, or that there are none;
+    ``detail`` ends the first sentence.
+    """
+    low_ends = (get_number(row, n) for row in rows for n in row if str(n).endswith(ENDS[0]))
+    if all(low_end is None for low_end in low_ends):
+        return "No number here has an interval."
+    text = f"In brackets: 95% intervals over prompts{detail}."
+    if any(count_prompts_per_clock(row) > 1 for row in rows):
+        text += " Prompts of a batch share a clock: intervals of its times are over clocks, and "
+        text += f"fewer than {FEWEST} have one from {FEWEST_ROUNDS} rounds on."
+    return text
 
 
 def format_prompt_count(rows: pd.DataFrame) -> str:

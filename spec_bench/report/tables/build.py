@@ -257,7 +257,7 @@ def _list_measured_notes(
     if item.unprinted is not None:
         source = "Nobody has printed this table."
     notes = [
-        f"{source} Ours: {_describe_shown_rows(rows)}. {describe_intervals(rows)}. Speeds of two "
+        f"{source} Ours: {_describe_shown_rows(rows)}. {describe_intervals(rows)} Speeds of two "
         "machines differ for more than one reason.",
         *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
